@@ -1,0 +1,1 @@
+"""Pure machines of the shim: no torch, no nixl, no threads, no clock."""

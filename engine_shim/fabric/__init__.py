@@ -1,0 +1,1 @@
+"""Memory to memory: one port, one thread that owns it."""

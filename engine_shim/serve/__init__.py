@@ -1,0 +1,1 @@
+"""HTTP of the shim: OpenAI routes, health, metrics, the side channel."""

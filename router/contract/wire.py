@@ -1,0 +1,141 @@
+"""`kv_transfer_params`: what the router tells an engine about the hand-over, in the words of vLLM's contract.
+
+Version history of the codec
+    1   vLLM 0.32/0.33 field names, plus `transfer_id` (vLLM main): the key under which the two legs meet
+
+Unknown fields are ignored, missing or ill-typed ones are a BadRequest: in stock engines a missing field kills the
+engine, so nothing a client sends is ever passed on, and a shim checks again what the router sends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from router.contract.errors import BadRequest
+from router.contract.ids import EngineId, TransferId
+from router.contract.instance import KVIdentity, Mode
+from router.contract.rendezvous import PrefillDone
+
+VERSION = 1
+REQUEST_ID_HEADER = "X-Request-Id"
+DEADLINE_HEADER = "X-Request-Deadline-Ms"
+"""Milliseconds that are left of the request's total deadline when the leg is sent."""
+
+MAX_ID_CHARS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillHandoff:
+    """This leg computes the prompt and pins its KV for whoever registers under `transfer_id`."""
+
+    transfer_id: TransferId
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeHandoff:
+    """This leg reserves seats, registers them with that prefill engine, and decodes once the KV has landed."""
+
+    transfer_id: TransferId
+    mode: Mode
+    prefill_engine_id: EngineId
+    side_channel_host: str
+    side_channel_port: int
+
+
+Handoff = PrefillHandoff | DecodeHandoff
+
+
+def prefill_params(transfer_id: TransferId) -> dict[str, object]:
+    """The object for a prefill leg (the same in push and pull mode)."""
+    return {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+        "transfer_id": transfer_id,
+    }
+
+
+def push_params(transfer_id: TransferId, prefill: KVIdentity) -> dict[str, object]:
+    """The object for a decode leg in push mode, made from the fleet before prefill has answered."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": prefill.engine_id,
+        "remote_host": prefill.side_channel_host,
+        "remote_port": prefill.side_channel_port,
+        "tp_size": prefill.tp_size,
+        "pp_size": prefill.pp_size,
+        "remote_request_id": transfer_id,
+        "transfer_id": transfer_id,
+    }
+
+
+def answer_params(done: PrefillDone, prefill: KVIdentity) -> dict[str, object]:
+    """What prefill answers; in pull mode it is passed on to decode unchanged."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": prefill.engine_id,
+        "remote_host": prefill.side_channel_host,
+        "remote_port": prefill.side_channel_port,
+        "tp_size": prefill.tp_size,
+        "pp_size": prefill.pp_size,
+        "remote_request_id": done.transfer_id,
+        "remote_block_ids": [list(done.blocks)],
+        "remote_num_tokens": done.num_tokens,
+        "transfer_id": done.transfer_id,
+    }
+
+
+def read_handoff(params: object, request_id: str) -> Handoff | None:
+    """The Handoff in a request's `kv_transfer_params`, or None when it asks for none.
+
+    Args:
+        params: the decoded value of the field, or None when the body has none.
+        request_id: the X-Request-Id header; it is the TransferId where the object carries none (vLLM 0.32/0.33).
+    Raises:
+        BadRequest: a needed field is missing or ill-typed, or both directions are asked for at once.
+    """
+    if params is None:
+        return None
+    if not isinstance(params, dict):
+        raise BadRequest("kv_transfer_params must be an object.", param="kv_transfer_params")
+    sends, receives = params.get("do_remote_decode") is True, params.get("do_remote_prefill") is True
+    if not sends and not receives:
+        return None
+    if sends and receives:
+        raise BadRequest(
+            "kv_transfer_params asks for do_remote_decode and do_remote_prefill at once; set exactly one of them.",
+            param="kv_transfer_params",
+        )
+    transfer_id = TransferId(_text(params, "transfer_id", request_id or params.get("remote_request_id")))
+    if sends:
+        return PrefillHandoff(transfer_id)
+    return DecodeHandoff(
+        transfer_id,
+        Mode.PULL if params.get("remote_block_ids") else Mode.PUSH,
+        EngineId(_text(params, "remote_engine_id", None)),
+        _text(params, "remote_host", None),
+        _port(params),
+    )
+
+
+# Any: decoded JSON; each field is checked where it is read.
+def _text(params: dict[str, Any], name: str, default: object) -> str:
+    value = params.get(name) or default
+    if not isinstance(value, str) or not value or len(value) > MAX_ID_CHARS:
+        raise BadRequest(
+            f"kv_transfer_params.{name} must be a string of 1 to {MAX_ID_CHARS} characters.", param="kv_transfer_params"
+        )
+    return value
+
+
+def _port(params: dict[str, Any]) -> int:
+    value = params.get("remote_port")
+    if type(value) is not int or not 0 < value < 65536:
+        raise BadRequest("kv_transfer_params.remote_port must be a port number.", param="kv_transfer_params")
+    return value

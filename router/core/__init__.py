@@ -1,0 +1,1 @@
+"""Pure machines of the router: no clock, no random, no await, no I/O."""

@@ -1,0 +1,1 @@
+"""Redis: fleet and ledger. The one client code that routers and shims share."""
