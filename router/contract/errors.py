@@ -18,7 +18,7 @@ TandemError
 |  +- HandshakeFailed     502     +- TransferFailed    502     +- PeerGone       502
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   409
 +- EngineError
-|  +- NoSeats             503     +- EngineDown        503
+|  +- NoSeats             503     +- EngineDown        503     +- DeadlinePassed 504
 +- DeploymentError             the operator must change the set-up (process exit status 2)
    +- BadSettings                 +- MissingDependency            +- AddressTaken
    +- ModelUnusable
@@ -304,6 +304,14 @@ class EngineDown(EngineError):
     """The engine stopped working."""
 
     code = "engine_down"
+
+
+class DeadlinePassed(EngineError):
+    """The request's deadline passed while the engine was working on it."""
+
+    http_status = 504
+    retryable = False
+    code = "deadline_passed"
 
 
 class DeploymentError(TandemError):
