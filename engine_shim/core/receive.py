@@ -1,7 +1,8 @@
 """ReceiveCounter: Landings in, KVReady out, exactly once.
 
-Expectation travels with arrival (each Tag says how many Tags there are), so a Landing cannot come too early. State is a
-grow-only set per writer: order-free and proof against duplicates by construction. Ready when every writer's set is full.
+Expectation travels with arrival (each Tag says how many Tags there are), so a Landing cannot come too early. State is
+a grow-only set per writer: order-free and proof against duplicates by construction. Ready when every writer's set is
+full.
 """
 
 from __future__ import annotations

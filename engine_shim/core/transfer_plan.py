@@ -6,11 +6,11 @@ Both caches are grids of blocks (see `router.contract.kv`), and in both orders t
     address = slab * slab_stride + block * block_stride + (token % block_tokens) * slab_token_bytes
 
                     slab_stride                     block_stride
-    block_first     block_tokens * token            whole block
-    layer_first     num_blocks * block_tokens * t.  block_tokens * token
+    block_first     block_tokens * token_slab       a whole block
+    layer_first     that * num_blocks               block_tokens * token_slab
 
-So it is enough to cut the token range where either side changes its block, to join what is contiguous on both sides, and
-to repeat the result for each slab. Two cases:
+So it is enough to cut the token range where either side changes its block, to join what is contiguous on both sides,
+and to repeat the result for each slab. Two cases:
 
     1  both block_first with equal block size: a block is one run of bytes, so whole blocks are moved. The last block is
        moved whole too: decode writes every later slot before it reads it.
