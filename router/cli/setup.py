@@ -1,0 +1,115 @@
+"""What a set-up on one machine consists of, and the command lines of its engines and its router."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from router.cli.processes import Program
+from router.contract.errors import RouterError
+from router.contract.instance import Mode, Role
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """What all engines of a set-up have in common. None leaves a setting to the engine's own default."""
+
+    model: str = DEFAULT_MODEL
+    """A name that the engine knows, a checkpoint's directory, or a GGUF file."""
+    model_name: str | None = None
+    """Served name."""
+    device: str = "cpu"
+    numerics: str = "fast"
+    block_tokens_prefill: int | None = None
+    block_tokens_decode: int | None = None
+    """Tokens a KV block, of decode engines and of those that do whole requests."""
+    kv_bytes: int | None = None
+    threads: int | None = None
+    """Of each engine; None shares the machine's cores evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """A store, engines by role, and one router before them, all on this machine."""
+
+    engine: EngineChoice = EngineChoice()
+    prefill: int = 1
+    decode: int = 1
+    both: int = 0
+    """Engines that do a whole request each: a monolithic set-up has only these."""
+    mode: Mode = Mode.PUSH
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """The router's; engines take free ports."""
+    store: str = "embedded"
+    """`embedded`, or the URL of a Redis."""
+    namespace: str = "tandem"
+
+    @property
+    def num_engines(self) -> int:
+        """How many engine processes there are."""
+        return self.prefill + self.decode + self.both
+
+    @property
+    def moves_kv(self) -> bool:
+        """True when engines exchange KV cache, and so need NIXL."""
+        return self.mode is not Mode.LOCAL and self.prefill > 0 and self.decode > 0
+
+    @property
+    def threads_per_engine(self) -> int:
+        """Threads of each engine, at least 1."""
+        return self.engine.threads or max(1, len(os.sched_getaffinity(0)) // max(1, self.num_engines))
+
+
+def engine_programs(setup: SetUp, store_url: str) -> tuple[Program, ...]:
+    """Return the engines' Programs, named by role and number: `prefill-0`, `decode-0`, `both-0`, …"""
+    return tuple(
+        _engine_program(setup, store_url, role, index)
+        for role, count in ((Role.PREFILL, setup.prefill), (Role.DECODE, setup.decode), (Role.BOTH, setup.both))
+        for index in range(count)
+    )
+
+
+def router_program(setup: SetUp, store_url: str) -> Program:
+    """Return the router's Program."""
+    flags: dict[str, str | None] = {
+        "--host": setup.host,
+        "--port": str(setup.port),
+        "--store": store_url,
+        "--mode": setup.mode.value,
+        "--namespace": setup.namespace,
+    }
+    return Program("router", (sys.executable, "-m", "router", *_words(flags)), failure=RouterError)
+
+
+def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Program:
+    engine = setup.engine
+    block_tokens = engine.block_tokens_prefill if role is Role.PREFILL else engine.block_tokens_decode
+    flags = {
+        "--role": role.value,
+        "--engine": "reference",
+        "--host": "127.0.0.1",
+        "--port": "0",
+        "--store": store_url,
+        "--instance-id": f"{role.value}-{index}",
+        "--model": engine.model,
+        "--model-name": engine.model_name,
+        "--device": engine.device,
+        "--numerics": engine.numerics,
+        "--block-tokens": _text(block_tokens),
+        "--kv-bytes": _text(engine.kv_bytes),
+        "--threads": str(setup.threads_per_engine),
+        "--namespace": setup.namespace,
+    }
+    return Program(f"{role.value}-{index}", (sys.executable, "-m", "engine_shim", *_words(flags)))
+
+
+def _words(flags: dict[str, str | None]) -> list[str]:
+    return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
