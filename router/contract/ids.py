@@ -29,6 +29,14 @@ def transfer_id_of(request_id: RequestId, attempt: Attempt) -> TransferId:
     return TransferId(f"{request_id}.{attempt}")
 
 
+def request_of(transfer_id: TransferId) -> tuple[RequestId, Attempt]:
+    """The request and attempt behind a TransferId; an id that another router minted is its own attempt 1."""
+    request_id, _, attempt = transfer_id.rpartition(".")
+    if request_id and attempt.isascii() and attempt.isdigit():
+        return RequestId(request_id), Attempt(int(attempt))
+    return RequestId(transfer_id), Attempt(1)
+
+
 def engine_id_of(instance_id: InstanceId, epoch: Epoch) -> EngineId:
     """The identity of one start of one instance."""
     return EngineId(f"{instance_id}@{epoch}")

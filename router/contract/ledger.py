@@ -1,0 +1,76 @@
+"""Entries of the ledger: the facts that routers and shims put down about an attempt, and the Story they add up to.
+
+An entry is handed over and forgotten: nobody waits for the store between a request and its legs. The ledger is for
+recovery, for other replicas and for whoever reads `tandem story`; the shims' own Rendezvous moves the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from router.contract.ids import Attempt, TransferId
+from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SERVED = "served"
+    REFUSED = "refused"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The router has placed an attempt; its ticket is open until Closed, or until its deadline has long passed."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A fact that moves the attempt's Rendezvous; may be put down twice and by several writers, in any order."""
+
+    transfer_id: TransferId
+    arrival: Arrival
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A line for the Story only, such as `first_token`. `note` never holds what a client wrote."""
+
+    transfer_id: TransferId
+    stage: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The attempt has ended for its client; the first outcome stands."""
+
+    transfer_id: TransferId
+    outcome: Outcome
+    note: str = ""
+
+
+Entry = Opened | Arrived | Noted | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """One line of a request's Story."""
+
+    at_s: float
+    """Unix seconds of the store's clock, less the time that the line waited in its writer."""
+    attempt: Attempt
+    writer: str
+    stage: str
+    """`opened`, an Arrival, a Noted stage, or an Outcome."""
+    note: str
+    before: JoinState | None = None
+    """The Rendezvous before this line; None for a line that does not touch it, or that was refused."""
+    after: JoinState | None = None
+    effects: tuple[JoinEffect, ...] = ()

@@ -1,0 +1,60 @@
+"""Every key that is written to Redis, in one place. `lua/README.md` lists the same keys with their meaning.
+
+The part in braces is a hash tag: all keys with one tag live on one node of a Redis Cluster, so one script may touch
+them together. The fleet has one tag; the ledger has LEDGER_SHARDS, and a request's id says which.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from router.contract.ids import InstanceId, RequestId
+
+NAMESPACE = "tandem"
+LEDGER_SHARDS = 8
+"""Fixed for a namespace: two processes that disagree do not find each other's records."""
+
+
+def fleet_leases(namespace: str) -> str:
+    """Sorted set: instance id -> end of its lease."""
+    return f"{{{namespace}:fleet}}:leases"
+
+
+def fleet_instances(namespace: str) -> str:
+    """Hash: instance id -> Instance record."""
+    return f"{{{namespace}:fleet}}:instances"
+
+
+def fleet_loads(namespace: str) -> str:
+    """Hash: instance id -> Load record of its last heartbeat."""
+    return f"{{{namespace}:fleet}}:loads"
+
+
+def fleet_draining(namespace: str) -> str:
+    """Set: ids of instances that take no new work."""
+    return f"{{{namespace}:fleet}}:draining"
+
+
+def fleet_start(namespace: str, instance_id: InstanceId) -> str:
+    """Hash: the newest start of one instance."""
+    return f"{{{namespace}:fleet}}:start:{instance_id}"
+
+
+def ledger_shard(request_id: RequestId) -> int:
+    """The shard that keeps this request; equal in every process."""
+    return crc32(request_id.encode()) % LEDGER_SHARDS
+
+
+def ledger_open(namespace: str, shard: int) -> str:
+    """Sorted set: transfer id of an open ticket -> its deadline."""
+    return f"{{{namespace}:ledger:{shard}}}:open"
+
+
+def ledger_record(namespace: str, shard: int, request_id: RequestId) -> str:
+    """Hash: where the Rendezvous of each attempt stands."""
+    return f"{{{namespace}:ledger:{shard}}}:record:{request_id}"
+
+
+def ledger_story(namespace: str, shard: int, request_id: RequestId) -> str:
+    """List: the lines of one request's Story, in order of writing."""
+    return f"{{{namespace}:ledger:{shard}}}:story:{request_id}"
