@@ -1,10 +1,10 @@
 """Decode's side of every Rendezvous: when seats become KV, and when they may be used again.
 
-    state    means                                                              leaves when
-    QUEUED   the leg is here, the engine has not reserved seats yet             Seated, or given up
-    WAITING  seats are reserved and registered                                  the Tags land, a READ is granted, give-up
-    READING  pull mode: our READ is posted                                      the READ has ended
-    LEAVING  given up; the seats are in Quarantine                              nobody can write them any more
+    state    means                                                     leaves when
+    QUEUED   the leg is here, the engine has not reserved seats yet    Seated, or given up
+    WAITING  seats are reserved and registered                         the Tags land, a READ is granted, or given up
+    READING  pull mode: our READ is posted                             the READ has ended
+    LEAVING  given up; the seats are in Quarantine                     nobody can write them any more
     CLOSED   nothing is held
 
 Quarantine never ends by a clock. It ends when the Tags have landed (prefill has written all it ever will), when prefill

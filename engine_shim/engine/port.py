@@ -7,7 +7,8 @@ Pins. Blocks that the fabric may read or write are *pinned*: they outlive their 
 kinds, and a sequence has at most one of them, by its Purpose:
 
     HOLD      (prefill) after the prompt is computed and one token sampled, the sequence ends (`length` or `stop`)
-              and its blocks stay pinned until `unpin`. `Prefilled` comes before, or in the same step as, the last TokensOut.
+              and its blocks stay pinned until `unpin`. `Prefilled` comes before the last TokensOut, or in the same
+              step.
     RECEIVE   (decode) blocks for the whole prompt are taken and pinned as Seats when the sequence is scheduled
               (`Seated`); it is parked until `kv_ready`, which ends the pin and makes it runnable with
               `num_prompt_tokens - 1` tokens present, so that decode itself computes the last prompt token. An `abort`

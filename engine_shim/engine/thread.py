@@ -1,0 +1,105 @@
+"""The one thread that owns the engine.
+
+Verbs are queued and run between two steps; events come back on the event loop, one call per step. The engine's load is
+copied after every step, so that reading it never waits for a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from engine_shim.engine.port import Engine, EngineEvent, EngineLoad, SequenceRequest
+from engine_shim.loop_calls import call_on_loop, settle_on_loop
+from router.contract.errors import EngineDown, TandemError
+
+log = logging.getLogger("tandem.engine")
+
+Verb = Callable[[Engine], None]
+
+
+class EngineThread:
+    """Steps an engine whenever it has work."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loop: AbstractEventLoop,
+        on_events: Callable[[list[EngineEvent]], None],
+        on_down: Callable[[EngineDown], None],
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._on_events = on_events
+        self._on_down = on_down
+        self._inbox: SimpleQueue[Verb | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tandem-engine", daemon=True)
+        self.load: EngineLoad = engine.load()
+        """As of the last step."""
+
+    def start(self) -> None:
+        """The thread runs."""
+        self._thread.start()
+
+    def stop(self, wait_for_s: float = 5.0) -> None:
+        """The thread has ended after its current step."""
+        self._inbox.put(None)
+        self._thread.join(wait_for_s)
+
+    async def add(self, request: SequenceRequest) -> None:
+        """The sequence is queued. Raises what the engine raises."""
+        reply: Future[None] = self._loop.create_future()
+
+        def verb(engine: Engine) -> None:
+            try:
+                engine.add(request)
+                settle_on_loop(self._loop, reply, None)
+            except TandemError as error:
+                settle_on_loop(self._loop, reply, error)
+
+        self._inbox.put(verb)
+        await reply
+
+    def abort(self, seq_id: str) -> None:
+        """See Engine.abort; takes effect before the next step."""
+        self._inbox.put(lambda engine: engine.abort(seq_id))
+
+    def kv_ready(self, seq_id: str) -> None:
+        """See Engine.kv_ready."""
+        self._inbox.put(lambda engine: engine.kv_ready(seq_id))
+
+    def unpin(self, seq_id: str) -> None:
+        """See Engine.unpin."""
+        self._inbox.put(lambda engine: engine.unpin(seq_id))
+
+    def _run(self) -> None:
+        try:
+            while self._take_verbs():
+                if self._engine.has_work():
+                    events = self._engine.step()
+                    if events:
+                        self._tell(events)
+                self.load = self._engine.load()
+        except Exception as error:
+            # The one boundary of this thread: an engine that raised out of its port cannot be trusted any more.
+            log.exception("The engine stopped.")
+            down = EngineDown(f"The engine stopped ({type(error).__name__}); this instance must be restarted.")
+            call_on_loop(self._loop, lambda: self._on_down(down))
+
+    def _take_verbs(self) -> bool:
+        """Run all queued verbs; sleep first when there is nothing to step. False after stop."""
+        try:
+            verb = self._inbox.get(block=not self._engine.has_work())
+            while True:
+                if verb is None:
+                    return False
+                verb(self._engine)
+                verb = self._inbox.get_nowait()
+        except Empty:
+            return True
+
+    def _tell(self, events: list[EngineEvent]) -> None:
+        call_on_loop(self._loop, lambda: self._on_events(events))

@@ -1,0 +1,222 @@
+"""The one thread that owns the Fabric.
+
+Others put commands into its inbox; it answers by events, delivered on the event loop. It is also the Fabric's
+progress: while anything is expected it polls every `busy_poll_s`, else every `idle_poll_s`, and a command wakes it at
+once. One bad command or notice costs only its own sender: each is handled by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import assert_never
+
+from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
+from engine_shim.loop_calls import call_on_loop, settle_on_loop
+from router.contract.errors import PeerGone, TandemError, TransferFailed
+
+log = logging.getLogger("tandem.fabric")
+
+
+@dataclass(frozen=True, slots=True)
+class AddPeer:
+    """Load a peer's metadata; `reply` gets its name or HandshakeFailed."""
+
+    metadata: bytes
+    reply: Future[PeerName]
+
+
+@dataclass(frozen=True, slots=True)
+class DropPeer:
+    """Forget a peer."""
+
+    peer: PeerName
+
+
+@dataclass(frozen=True, slots=True)
+class SendNotice:
+    """Send bytes to a peer."""
+
+    peer: PeerName
+    notice: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Begin a copy; CopyEnded follows, always."""
+
+    order: CopyOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """Poll quickly from now on (count > 0), or at leisure (0)."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the thread after closing the Fabric."""
+
+
+Command = AddPeer | DropPeer | SendNotice | Post | Expect | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeCame:
+    """A notice from a peer."""
+
+    peer: PeerName
+    notice: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnded:
+    """A posted copy is over; nothing of it lands any more. `error` is None when every byte arrived."""
+
+    key: CopyKey
+    error: TandemError | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The Fabric found the peer's process dead."""
+
+    peer: PeerName
+
+
+FabricEvent = NoticeCame | CopyEnded | PeerLost
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the thread polls, seconds."""
+
+    busy_poll_s: float = 0.0002
+    idle_poll_s: float = 0.005
+
+
+class WriterThread:
+    """Runs a Fabric on a thread of its own."""
+
+    def __init__(
+        self,
+        make_fabric: Callable[[], Fabric],
+        loop: AbstractEventLoop,
+        on_event: Callable[[FabricEvent], None],
+        pace: Pace | None = None,
+    ) -> None:
+        """`make_fabric` is called on the thread: an agent must not be shared with the thread that made it."""
+        self._make_fabric = make_fabric
+        self._loop = loop
+        self._on_event = on_event
+        self._pace = pace or Pace()
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._copies: dict[CopyKey, PeerName] = {}
+        self._expected = 0
+        self._ready: Future[bytes] = loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="tandem-writer", daemon=True)
+
+    async def start(self) -> bytes:
+        """The thread runs; returns the agent's metadata. Raises MissingDependency as the Fabric does."""
+        self._thread.start()
+        return await self._ready
+
+    def tell(self, command: Command) -> None:
+        """Queue a command; never blocks."""
+        self._inbox.put(command)
+
+    async def add_peer(self, metadata: bytes) -> PeerName:
+        """The peer can be reached. Raises HandshakeFailed."""
+        reply: Future[PeerName] = self._loop.create_future()
+        self._inbox.put(AddPeer(metadata, reply))
+        return await reply
+
+    def stop(self, wait_for_s: float = 2.0) -> None:
+        """The thread has ended and the Fabric is closed, or the thread is stuck and left to die with the process."""
+        self._inbox.put(Stop())
+        self._thread.join(wait_for_s)
+
+    def _run(self) -> None:
+        try:
+            fabric = self._make_fabric()
+            metadata = fabric.metadata()
+        except TandemError as error:
+            settle_on_loop(self._loop, self._ready, error)
+            return
+        settle_on_loop(self._loop, self._ready, metadata)
+        while self._take_commands(fabric):
+            self._advance(fabric)
+        fabric.close()
+
+    def _take_commands(self, fabric: Fabric) -> bool:
+        """Wait for the first command up to one poll interval, then take all; False after Stop."""
+        busy = self._expected or self._copies
+        try:
+            command = self._inbox.get(timeout=self._pace.busy_poll_s if busy else self._pace.idle_poll_s)
+            while True:
+                if isinstance(command, Stop):
+                    return False
+                self._obey(fabric, command)
+                command = self._inbox.get_nowait()
+        except Empty:
+            return True
+
+    def _obey(self, fabric: Fabric, command: AddPeer | DropPeer | SendNotice | Post | Expect) -> None:
+        match command:
+            case AddPeer(metadata, reply):
+                try:
+                    settle_on_loop(self._loop, reply, fabric.add_peer(metadata))
+                except TandemError as error:
+                    settle_on_loop(self._loop, reply, error)
+            case DropPeer(peer):
+                fabric.drop_peer(peer)
+            case SendNotice(peer, notice):
+                try:
+                    fabric.notify(peer, notice)
+                except PeerGone:
+                    self._tell_loop(PeerLost(peer))
+            case Post(order):
+                self._post(fabric, order)
+            case Expect(count):
+                self._expected = count
+            case _:
+                assert_never(command)
+
+    def _post(self, fabric: Fabric, order: CopyOrder) -> None:
+        try:
+            state = fabric.post(order)
+        except TandemError as error:
+            self._tell_loop(CopyEnded(order.key, error))
+            if isinstance(error, PeerGone):
+                self._tell_loop(PeerLost(order.peer))
+            return
+        self._copies[order.key] = order.peer
+        if state is not CopyState.BUSY:
+            self._end(fabric, order.key, state)
+
+    def _advance(self, fabric: Fabric) -> None:
+        try:
+            for peer, notice in fabric.advance():
+                self._tell_loop(NoticeCame(peer, notice))
+            for key in list(self._copies):
+                state = fabric.poll(key)
+                if state is not CopyState.BUSY:
+                    self._end(fabric, key, state)
+        except Exception:
+            # The one boundary of this thread: an unknown error must not end it.
+            log.exception("The fabric failed while advancing; going on.")
+
+    def _end(self, fabric: Fabric, key: CopyKey, state: CopyState) -> None:
+        peer = self._copies.pop(key)
+        fabric.release(key)
+        error = None if state is CopyState.DONE else TransferFailed(f"The copy to or from {peer} failed; retry.")
+        self._tell_loop(CopyEnded(key, error))
+
+    def _tell_loop(self, event: FabricEvent) -> None:
+        call_on_loop(self._loop, lambda: self._on_event(event))
