@@ -10,23 +10,20 @@ is copied to the same file.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
 from router.contract.errors import DeploymentError, EngineDown, TandemError
+from router.store.embedded import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _TAIL_LINES = 12
 _LINE_BYTES = 1 << 20
-_libc = ctypes.CDLL(None)
 _Result = TypeVar("_Result")
 
 
@@ -75,7 +72,7 @@ class Children:
                 stderr=log,
                 limit=_LINE_BYTES,
                 env={**os.environ, **program.env},
-                preexec_fn=partial(_tie_to_parent, os.getpid()),
+                preexec_fn=end_with_parent(os.getpid()),
             )
         except OSError:
             log.close()
@@ -161,14 +158,6 @@ class Children:
     def _report(self, death: TandemError) -> None:
         if not self._death.done():
             self._death.set_result(death)
-
-
-def _tie_to_parent(parent_pid: int) -> None:
-    """Run in the new process before it becomes the program. Allocates little: only this thread survived the fork."""
-    os.setpgid(0, 0)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # the parent died before prctl took hold
-        os._exit(1)
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

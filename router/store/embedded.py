@@ -73,8 +73,8 @@ class EmbeddedStore:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self._folder,
-            # Sound beside threads: it only makes two system calls, through a library loaded beforehand.
-            preexec_fn=_end_with_parent(os.getpid()),  # noqa: PLW1509
+            # Sound beside threads: it only makes system calls, through a library loaded beforehand.
+            preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509
         )
         try:
             self._await_answer(self._server, self._folder)
@@ -166,11 +166,16 @@ def _answers(path: Path) -> bool:
             return False
 
 
-def _end_with_parent(parent_pid: int) -> Callable[[], None]:
-    """What the child runs before it becomes the server: SIGKILL reaches it when its parent ends."""
+def end_with_parent(parent_pid: int) -> Callable[[], None]:
+    """What a child process runs before it becomes its program: SIGKILL reaches it when its parent ends.
+
+    It leads a process group of its own, so that Ctrl-C on a terminal reaches the parent alone, which stops its children
+    in its own order; it stays in the parent's session.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def ask_the_kernel() -> None:
+        os.setpgid(0, 0)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         # The parent may have ended before the request was made; then nobody would send the signal.
         if os.getppid() != parent_pid:
