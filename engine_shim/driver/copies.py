@@ -1,0 +1,55 @@
+"""Copies and notices on their way through the writer thread, and who is told when they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from engine_shim.core.transfer_plan import TransferPlan
+from engine_shim.driver.peers import PeerCard
+from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, PeerName
+from engine_shim.fabric.writer import CopyEnded, Post, SendNotice, WriterThread
+from router.contract.errors import TandemError
+from router.contract.ids import EngineId
+from router.contract.notices import Notice, encode_notice
+
+OnEnd = Callable[[TandemError | None], None]
+
+
+class Copies:
+    """Posts copies, remembers them until they end, and sends notices."""
+
+    def __init__(self, writer: WriterThread) -> None:
+        self._writer = writer
+        self._keys = count(1)
+        self._live: dict[CopyKey, OnEnd] = {}
+        self.num_bytes_moved = 0
+        self.num_spans_posted = 0
+
+    @property
+    def num_live(self) -> int:
+        """Copies that are posted and have not ended."""
+        return len(self._live)
+
+    def write(self, peer: PeerCard, plan: TransferPlan, tag: bytes, on_end: OnEnd) -> None:
+        """WRITE to the peer; `on_end` is called once, when nothing of it can land any more."""
+        self._post(CopyOp.WRITE, peer, plan, tag, on_end)
+
+    def read(self, peer: PeerCard, plan: TransferPlan, on_end: OnEnd) -> None:
+        """READ from the peer; `on_end` as for `write`."""
+        self._post(CopyOp.READ, peer, plan, b"", on_end)
+
+    def tell(self, engine_id: EngineId, notice: Notice) -> None:
+        """Send a notice; an unreachable peer becomes a PeerLost event."""
+        self._writer.tell(SendNotice(PeerName(engine_id), encode_notice(notice)))
+
+    def on_ended(self, event: CopyEnded) -> None:
+        """The writer thread reports the end of a copy."""
+        self._live.pop(event.key)(event.error)
+
+    def _post(self, op: CopyOp, peer: PeerCard, plan: TransferPlan, tag: bytes, on_end: OnEnd) -> None:
+        key = CopyKey(next(self._keys))
+        self._live[key] = on_end
+        self.num_bytes_moved += plan.num_bytes
+        self.num_spans_posted += len(plan.spans)
+        self._writer.tell(Post(CopyOrder(key, op, PeerName(peer.engine_id), plan, peer.region, tag)))

@@ -1,0 +1,126 @@
+"""Decode's half of the driver: carries out what the SeatDesk orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from engine_shim.core.seats import (
+    DecodeEffect,
+    Fail,
+    FreeSeats,
+    KVReady,
+    Read,
+    SeatDesk,
+    SendCancelled,
+    SendMoved,
+    SendRegistration,
+)
+from engine_shim.core.transfer_plan import Side, plan_transfer
+from engine_shim.driver.copies import Copies
+from engine_shim.driver.peers import PeerCard, Peers
+from engine_shim.engine.port import Seated
+from router.contract.errors import BadRequest, TandemError, TransferFailed
+from router.contract.ids import TransferId
+from router.contract.notices import Cancelled, Granted, Moved, Registered, Stopped
+from router.contract.tags import Tag
+from router.contract.wire import DecodeHandoff
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeShell:
+    """What the SeatDesk's effects need of the world."""
+
+    peers: Peers
+    copies: Copies
+    kv_ready: Callable[[TransferId], None]
+    unpin: Callable[[TransferId], None]
+    fail: Callable[[TransferId, TandemError], None]
+    """End the sequence and its stream with this error."""
+    clock: Callable[[], float]
+
+
+class DecodeSide:
+    """Steps the SeatDesk and runs its effects to the end."""
+
+    def __init__(self, desk: SeatDesk, shell: DecodeShell) -> None:
+        self.desk = desk
+        self._shell = shell
+
+    async def open(self, handoff: DecodeHandoff) -> None:
+        """Prefill's shim is known and this transfer is awaited. Raises HandshakeFailed, LayoutMismatch, BadRequest."""
+        peer = await self._shell.peers.ensure(
+            handoff.prefill_engine_id, handoff.side_channel_host, handoff.side_channel_port
+        )
+        prefill = (peer.engine_id, peer.epoch)
+        if not self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shell.clock()):
+            raise BadRequest(
+                f"transfer_id {handoff.transfer_id} is in use; each attempt needs a fresh one.",
+                param="kv_transfer_params",
+            )
+
+    def on_seated(self, transfer_id: TransferId, seated: Seated) -> None:
+        """The engine reserved seats."""
+        wanted = (seated.first_token, seated.num_tokens)
+        self._run(self.desk.on_seated(transfer_id, seated.seats, wanted, self._shell.clock()))
+
+    def on_left(self, transfer_id: TransferId) -> None:
+        """The sequence is over; its seats may not be free yet."""
+        self._run(self.desk.on_left(transfer_id, self._shell.clock()))
+
+    def on_tag(self, tag: Tag) -> None:
+        """A WRITE has landed."""
+        self._run(self.desk.on_tag(tag))
+
+    def on_notice(self, notice: Granted | Stopped) -> None:
+        """Prefill has something to say."""
+        if isinstance(notice, Granted):
+            self._run(self.desk.on_granted(notice, self._shell.clock()))
+        else:
+            self._run(self.desk.on_stopped(notice))
+
+    def on_peer_gone(self, peer: PeerCard) -> None:
+        """A prefill engine's process is gone."""
+        self._run(self.desk.on_peer_gone(peer.engine_id))
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self._run(self.desk.on_tick(self._shell.clock()))
+
+    def _run(self, effects: Iterable[DecodeEffect]) -> None:
+        shell = self._shell
+        ours = shell.peers.card.engine_id
+        for effect in effects:
+            match effect:
+                case SendRegistration(registration):
+                    shell.copies.tell(registration.prefill_engine_id, Registered(registration))
+                case SendCancelled(transfer_id, prefill_engine_id):
+                    shell.copies.tell(prefill_engine_id, Cancelled(transfer_id, ours))
+                case SendMoved(transfer_id, prefill_engine_id, error):
+                    shell.copies.tell(prefill_engine_id, Moved(transfer_id, ours, error))
+                case Read():
+                    self._read(effect)
+                case KVReady(transfer_id):
+                    shell.kv_ready(transfer_id)
+                case FreeSeats(transfer_id):
+                    shell.unpin(transfer_id)
+                case Fail(transfer_id, cause):
+                    shell.fail(transfer_id, cause)
+
+    def _read(self, order: Read) -> None:
+        registration, done = order.registration, order.done
+        transfer_id = registration.transfer_id
+        try:
+            peer = self._shell.peers.find(registration.prefill_engine_id)
+            if registration.num_tokens > done.num_tokens:
+                raise TransferFailed(
+                    f"Decode wants {registration.num_tokens} tokens, prefill computed {done.num_tokens}; "
+                    "the two legs carry different prompts."
+                )
+            source = Side(peer.layout, done.blocks)
+            seats = Side(self._shell.peers.card.layout, registration.seats)
+            plan = plan_transfer(source, seats, registration.first_token, registration.num_tokens)
+        except TandemError as error:
+            self._run(self.desk.on_read_ended(transfer_id, error))
+            return
+        self._shell.copies.read(peer, plan, lambda error: self._run(self.desk.on_read_ended(transfer_id, error)))

@@ -1,0 +1,119 @@
+"""Prefill's half of the driver: carries out what the PrefillDesk orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from engine_shim.core.rendezvous import FreeKV, FreeSeats, PrefillDesk, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.transfer_plan import Side, TransferPlan, plan_transfer
+from engine_shim.driver.copies import Copies
+from engine_shim.driver.peers import PeerCard, Peers
+from router.contract.errors import TandemError, TransferFailed
+from router.contract.ids import Epoch, TransferId, digest_of
+from router.contract.instance import Mode
+from router.contract.notices import Cancelled, Granted, Moved, Notice, Registered, Stopped
+from router.contract.rendezvous import PrefillDone
+from router.contract.tags import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillShell:
+    """What the PrefillDesk's effects need of the world."""
+
+    peers: Peers
+    copies: Copies
+    unpin: Callable[[TransferId], None]
+    """Prefill's blocks of this transfer are free."""
+    walked: Callable[[Walked], None]
+    """For the ledger."""
+    clock: Callable[[], float]
+
+
+class PrefillSide:
+    """Steps the PrefillDesk and runs its effects to the end."""
+
+    def __init__(self, desk: PrefillDesk, shell: PrefillShell) -> None:
+        self.desk = desk
+        self._shell = shell
+
+    def on_prefilled(self, done: PrefillDone) -> None:
+        """The engine holds the KV."""
+        self._run(self.desk.on_prefilled(done, self._now()))
+
+    def on_abandoned(self, transfer_id: TransferId, reason: str) -> None:
+        """The leg ended badly or was taken back."""
+        self._run(self.desk.on_abandoned(transfer_id, reason, self._now()))
+
+    def on_notice(self, notice: Registered | Cancelled | Moved) -> None:
+        """Decode has something to say."""
+        match notice:
+            case Registered(registration):
+                self._run(self.desk.on_registered(registration, self._now()))
+            case Cancelled():
+                self._run(self.desk.on_cancelled(notice, self._now()))
+            case Moved():
+                self._run(self.desk.on_moved(notice, self._now()))
+
+    def on_peer_gone(self, peer: PeerCard) -> None:
+        """A decode engine's process is gone."""
+        self._run(self.desk.on_peer_gone(peer.engine_id, self._now()))
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self._run(self.desk.on_tick(self._now()))
+
+    def _now(self) -> float:
+        return self._shell.clock()
+
+    def _run(self, effects: Iterable[PrefillEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Write():
+                    self._move(effect)
+                case FreeKV(transfer_id):
+                    self._shell.unpin(transfer_id)
+                case FreeSeats(transfer_id, decode_engine_id, reason):
+                    stopped = Stopped(transfer_id, self._shell.peers.card.engine_id, reason)
+                    self._shell.copies.tell(decode_engine_id, stopped)
+                case StopWriter():
+                    # A posted WRITE cannot be recalled and lasts milliseconds: its end is what is waited for.
+                    continue
+                case Walked():
+                    self._shell.walked(effect)
+
+    def _move(self, order: Write) -> None:
+        registration, done = order.registration, order.done
+        if registration.mode is Mode.PULL:
+            granted: Notice = Granted(self._shell.peers.card.engine_id, done)
+            self._shell.copies.tell(registration.decode_engine_id, granted)
+            return
+        transfer_id = registration.transfer_id
+        try:
+            peer = self._shell.peers.find(registration.decode_engine_id)
+            plan = self._plan(order, peer)
+        except TandemError as error:
+            self._run(self.desk.on_writer_failed(transfer_id, error.code, self._now()))
+            return
+        if not plan.spans:
+            self._run(self.desk.on_writer_done(transfer_id, self._now()))
+            return
+        tag = Tag(digest_of(transfer_id), Epoch(self._shell.peers.card.epoch), 0, 1, 0, 1)
+        self._shell.copies.write(peer, plan, tag.encode(), lambda error: self._ended(transfer_id, error))
+
+    def _plan(self, order: Write, peer: PeerCard) -> TransferPlan:
+        registration, done = order.registration, order.done
+        if registration.num_tokens > done.num_tokens:
+            raise TransferFailed(
+                f"Decode wants {registration.num_tokens} tokens, prefill computed {done.num_tokens}; "
+                "the two legs carry different prompts."
+            )
+        ours = Side(self._shell.peers.card.layout, done.blocks)
+        theirs = Side(peer.layout, registration.seats)
+        return plan_transfer(ours, theirs, registration.first_token, registration.num_tokens)
+
+    def _ended(self, transfer_id: TransferId, error: TandemError | None) -> None:
+        if error is None:
+            self._run(self.desk.on_writer_done(transfer_id, self._now()))
+        else:
+            self._run(self.desk.on_writer_failed(transfer_id, error.code, self._now()))
