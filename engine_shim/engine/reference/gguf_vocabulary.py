@@ -58,7 +58,7 @@ def _backend(path: Path, fields: dict[str, Field], tokens: list[str]) -> Tokeniz
     if model == "gpt2":
         return _byte_level(path, fields, tokens)
     if model == "llama":
-        return _sentencepiece(fields, tokens)
+        return _sentencepiece(path, fields, tokens)
     raise ModelUnusable(f"{path} has a {model!r} tokenizer; this engine reads 'gpt2' and 'llama' ones.")
 
 
@@ -66,19 +66,24 @@ def _byte_level(path: Path, fields: dict[str, Field], tokens: list[str]) -> Toke
     name = str(fields.get("tokenizer.ggml.pre", "default"))
     if name not in _PRE_TOKENIZERS:
         raise ModelUnusable(f"{path} has the pre-tokenizer {name!r}; this engine knows {', '.join(_PRE_TOKENIZERS)}.")
-    pairs = [tuple(merge.split(" ", 1)) for merge in cast(list[str], fields["tokenizer.ggml.merges"])]
-    backend = Tokenizer(
-        models.BPE(
-            vocab={token: token_id for token_id, token in enumerate(tokens)},
-            merges=cast(list[tuple[str, str]], pairs),
-            ignore_merges=name == "llama-bpe",
-        )
-    )
+    pairs = [tuple(merge.split(" ", 1)) for merge in cast(list[str], fields.get("tokenizer.ggml.merges") or [])]
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    backend = _bpe(path, vocab, cast(list[tuple[str, str]], pairs), ignore_merges=name == "llama-bpe")
     backend.pre_tokenizer = _PRE_TOKENIZERS[name]()
     backend.decoder = decoders.ByteLevel()
     if name == "qwen2":
         backend.normalizer = normalizers.NFC()
     return backend
+
+
+def _bpe(path: Path, vocab: dict[str, int], merges: list[tuple[str, str]], **options: bool | str) -> Tokenizer:
+    if not merges:
+        raise ModelUnusable(f"{path} carries no merges and no scores; convert the checkpoint again.")
+    try:
+        return Tokenizer(models.BPE(vocab=vocab, merges=merges, **options))
+    # The tokenizers library raises plain Exception where merges and tokens contradict each other.
+    except Exception as error:
+        raise ModelUnusable(f"{path} has a broken tokenizer ({error}); download the file again.") from error
 
 
 def _gpt2() -> Pre:
@@ -109,15 +114,12 @@ _PRE_TOKENIZERS: dict[str, Callable[[], Pre]] = {
 """Source: `tokenizer.json` of GPT-2, SmolLM2, Qwen2 and Llama 3."""
 
 
-def _sentencepiece(fields: dict[str, Field], tokens: list[str]) -> Tokenizer:
+def _sentencepiece(path: Path, fields: dict[str, Field], tokens: list[str]) -> Tokenizer:
     unknown = cast(int, fields.get("tokenizer.ggml.unknown_token_id", 0))
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    scores = cast(list[float], fields["tokenizer.ggml.scores"])
-    backend = Tokenizer(
-        models.BPE(
-            vocab=vocab, merges=_merges(vocab, scores), unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True
-        )
-    )
+    scores = cast(list[float], fields.get("tokenizer.ggml.scores") or [])
+    merges = _merges(vocab, scores) if len(scores) == len(tokens) else []
+    backend = _bpe(path, vocab, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True)
     prefixed = fields.get("tokenizer.ggml.add_space_prefix", True) is True
     replace, restore = normalizers.Replace(" ", _SPACE), decoders.Replace(_SPACE, " ")
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace]) if prefixed else replace
