@@ -39,8 +39,8 @@ def read_script(*names: str) -> Script:
 
 
 def read_join_script(name: str) -> Script:
-    """A script that walks JOIN: the table, the walk, then the file `name`."""
-    return Script(join_table() + read_script("walk", name).text)
+    """A script that walks JOIN: the table, the clock, the walk, then the file `name`."""
+    return Script(join_table() + read_script("clock", "walk", name).text)
 
 
 def join_table() -> str:

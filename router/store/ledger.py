@@ -1,0 +1,197 @@
+"""The ledger: what routers and shims put down about each attempt, without ever waiting for Redis.
+
+`post` only appends to a bounded queue. `run` carries the queue to Redis every FLUSH_EVERY_S seconds, all entries in a
+few script calls. An entry may be written twice when a connection breaks at the wrong moment: arrivals are idempotent,
+the first outcome stands, and lines are told once. When Redis is down the oldest entries go first, and are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from random import getrandbits
+from typing import assert_never, cast
+
+from redis.asyncio import Redis
+
+from router.contract.errors import Impossible, StaleAttempt, StoreDown
+from router.contract.ids import RequestId
+from router.contract.ledger import Arrived, Entry, StoryLine
+from router.contract.rendezvous import JoinEffect, JoinState
+from router.store import keys
+from router.store.batch import Batch, Posted, build_batches, encodable
+from router.store.connection import store_errors
+from router.store.delivery import GRACE_S, POST, Delivery, Refused, Unwritten, Written, deliver, post_arguments
+from router.store.scripts import read_script
+from router.store.story import read_story
+
+FLUSH_EVERY_S = 0.02
+FIRST_BACK_OFF_S = 0.1
+MAX_BACK_OFF_S = 2.0
+CLOSE_WITHIN_S = 2.0
+MAX_PENDING = 50_000
+"""Entries that wait for Redis, some 400 bytes each."""
+BATCHES_AT_ONCE = 16
+
+_OPEN = read_script("clock", "open")
+
+
+@dataclass(slots=True)
+class LedgerCounts:
+    """What became of the entries so far."""
+
+    written: int = 0
+    dropped: int = 0
+    """Lost while Redis was down: pushed out of the queue by newer ones, or left in it at the end."""
+    rejected: int = 0
+    """Not written because their text is not Unicode, or because Redis refused their batch for good."""
+    fenced: int = 0
+    """Arrivals of an attempt that a newer one had replaced."""
+    absent: int = 0
+    """Arrivals for which a closed Rendezvous has no row: a bug of whoever posted them."""
+    failed_flushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Where an arrival has brought its Rendezvous."""
+
+    state: JoinState
+    effects: tuple[JoinEffect, ...]
+
+
+class Ledger:
+    """The ledger of one namespace, as one writer keeps it."""
+
+    def __init__(self, redis: Redis, namespace: str, writer: str, *, max_pending: int = MAX_PENDING) -> None:
+        """`writer` is the name under which the Story shows these entries: a router replica or an instance."""
+        self._redis = redis
+        self._namespace = namespace
+        self._writer = writer
+        self._pending: deque[Posted] = deque(maxlen=max_pending)
+        self._unsent: list[Batch] = []
+        # Random, so that a restarted writer of the same name does not repeat the numbers of its past.
+        self._next_line_no = getrandbits(48)
+        self._flushing = asyncio.Lock()
+        self._closing = False
+        self.degraded = False
+        """True from a failed flush to the next good one."""
+        self.counts = LedgerCounts()
+
+    def post(self, entry: Entry) -> None:
+        """The entry will be in Redis soon, or be counted as lost. Never waits; any thread may call it."""
+        pending = self._pending
+        if len(pending) == pending.maxlen:
+            self.counts.dropped += 1
+        pending.append((time.monotonic(), entry))
+
+    async def run(self) -> None:
+        """Flush until `aclose`, or until cancelled; a store that is down is tried again and never ends this."""
+        pause_s = FLUSH_EVERY_S
+        while not self._closing:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.flush()
+            except StoreDown:
+                pause_s = min(max(2 * pause_s, FIRST_BACK_OFF_S), MAX_BACK_OFF_S)
+            else:
+                pause_s = FLUSH_EVERY_S
+
+    async def flush(self) -> None:
+        """All entries posted so far are in Redis. Raises StoreDown; what was not written stays queued."""
+        async with self._flushing:
+            try:
+                await self._deliver_all()
+            except StoreDown:
+                self.degraded = True
+                self.counts.failed_flushes += 1
+                raise
+            self.degraded = False
+
+    async def aclose(self) -> None:
+        """`run` ends, after a last try, of at most CLOSE_WITHIN_S seconds, to write what is queued."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self.flush()
+        except (StoreDown, TimeoutError):
+            self.counts.dropped += len(self._pending) + sum(batch.num_entries for batch in self._unsent)
+
+    async def arrive(self, entry: Arrived) -> Walked:
+        """Walk one arrival and wait for the answer: for a reaper or a test, never between a request and its legs.
+
+        Raises:
+            StaleAttempt: a newer attempt of the request exists, and this arrival could order a second Write.
+            Impossible: the Rendezvous is closed and has no row for this arrival.
+            StoreDown: Redis does not answer.
+        """
+        now_s = time.monotonic()
+        (batch,) = build_batches(self._namespace, [(now_s, entry)], now_s, self._number(1))
+        reply = await POST.run(self._redis, batch.keys, *post_arguments(self._writer, batch))
+        verdict, state, effects = (part.decode() for part in reply[2:])
+        if verdict == "fenced":
+            raise StaleAttempt(f"A newer attempt has replaced {entry.transfer_id}; give back what it still holds.")
+        if verdict == "absent":
+            raise Impossible(f"{entry.transfer_id} is {state} and cannot take {entry.arrival}; please report this.")
+        return Walked(JoinState(state), tuple(JoinEffect(effect) for effect in effects.split(",") if effect))
+
+    async def story(self, request_id: RequestId) -> tuple[StoryLine, ...]:
+        """The newest lines about all attempts of a request, oldest first; empty when there are none. Raises StoreDown."""
+        key = keys.ledger_story(self._namespace, keys.ledger_shard(request_id), request_id)
+        with store_errors():
+            # `connect` leaves replies undecoded.
+            return read_story(cast("list[bytes]", await self._redis.lrange(key, 0, -1)))
+
+    async def open_tickets(self) -> int:
+        """Tickets of all writers that are open and not GRACE_S seconds past their deadline. Raises StoreDown."""
+        count = 0
+        for shard in range(keys.LEDGER_SHARDS):
+            key = keys.ledger_open(self._namespace, shard)
+            count += int(await _OPEN.run(self._redis, (key,), GRACE_S * 1000))
+        return count
+
+    async def _deliver_all(self) -> None:
+        self._unsent += self._take()
+        while self._unsent:
+            sent = self._unsent[:BATCHES_AT_ONCE]
+            deliveries = await deliver(self._redis, self._writer, sent)
+            left = [batch for batch, delivery in zip(sent, deliveries, strict=True) if self._is_left(batch, delivery)]
+            self._unsent[: len(sent)] = left
+            for delivery in deliveries:
+                if isinstance(delivery, Unwritten) and not delivery.again_at_once:
+                    raise StoreDown(f"The store takes no entries ({delivery.reason}); check its state.")
+
+    def _is_left(self, batch: Batch, delivery: Delivery) -> bool:
+        match delivery:
+            case Written():
+                self.counts.written += batch.num_entries
+                self.counts.fenced += delivery.fenced
+                self.counts.absent += delivery.absent
+                return False
+            case Refused():
+                self.counts.rejected += batch.num_entries
+                return False
+            case Unwritten():
+                return True
+            case _:
+                assert_never(delivery)
+
+    def _take(self) -> list[Batch]:
+        # One by one, since another thread may post meanwhile.
+        posted = [self._pending.popleft() for _ in range(len(self._pending))]
+        try:
+            return self._build(posted)
+        except UnicodeEncodeError:
+            sound = [one for one in posted if encodable(one[1])]
+            self.counts.rejected += len(posted) - len(sound)
+            return self._build(sound)
+
+    def _build(self, posted: list[Posted]) -> list[Batch]:
+        return list(build_batches(self._namespace, posted, time.monotonic(), self._number(len(posted))))
+
+    def _number(self, num_lines: int) -> int:
+        first_line_no = self._next_line_no
+        self._next_line_no += num_lines
+        return first_line_no
