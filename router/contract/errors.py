@@ -5,9 +5,10 @@ TandemError
 |  +- BadRequest          400     +- ContextTooLong    400     +- Unauthorized   401
 |  +- ModelUnknown        404     +- RouteUnknown      404     +- MethodNotAllowed 405
 |  +- RequestTimeout      408     +- BodyTooLarge      413     +- HeadersTooLarge 431
-|  +- QuotaExceeded       429
+|  +- QuotaExceeded       429     +- MediaUnsupported  415
 +- RouterError                 our own doing
 |  +- Overloaded          503     +- Draining          503     +- Impossible     500
+|  +- OutOfTime           504
 +- StoreError
 |  +- StoreDown           503
 +- FleetError                  nobody is there to do it
@@ -51,8 +52,8 @@ class TandemError(Exception):
     http_status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     """`error.type` of OpenAI's envelope."""
-    code: ClassVar[str] = "internal_error"
-    """`error.code` of OpenAI's envelope; stable, machine-readable."""
+    code: str = "internal_error"
+    """`error.code` of OpenAI's envelope; stable, machine-readable. An instance may be more exact than its class."""
 
     def __init__(self, message: str, *, param: str | None = None, request_id: str = "") -> None:
         """Keep the sentence, the offending parameter (client errors) and the request it belongs to."""
@@ -131,6 +132,13 @@ class HeadersTooLarge(ClientError):
     code = "headers_too_large"
 
 
+class MediaUnsupported(ClientError):
+    """The body's encoding is not one that is understood."""
+
+    http_status = 415
+    code = "unsupported_media_type"
+
+
 class QuotaExceeded(ClientError):
     """The caller's own quota is used up."""
 
@@ -156,6 +164,13 @@ class Draining(RouterError):
     """This process is going away."""
 
     code = "draining"
+
+
+class OutOfTime(RouterError):
+    """The request's total deadline has passed in the router."""
+
+    http_status = 504
+    code = "deadline_exceeded"
 
 
 class Impossible(RouterError):
@@ -235,6 +250,11 @@ class LegTimeout(LegError):
 
     http_status = 504
     code = "leg_timeout"
+
+    def __init__(self, message: str, *, side: Blame, phase: str = "leg", request_id: str = "") -> None:
+        """`phase` is the one whose deadline passed; the code is `<phase>_timeout`."""
+        super().__init__(message, side=side, request_id=request_id)
+        self.code = f"{phase}_timeout"
 
 
 class TransferError(TandemError):

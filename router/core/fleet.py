@@ -1,0 +1,155 @@
+"""Fleet: who is there, folded from what the store (or a static list) has seen.
+
+    records of the last sighting ──fold──► Fleet: per model a Pool
+        Pool.members     everyone who serves the model, draining or not
+        Pool.pairings    per mode: prefill instances, and for each compat_hash the decode instances they can feed
+        Pool.solos       instances that may run a whole request alone
+
+An instance with role `both` steps in for a role that nobody else has: prefill work goes to dedicated prefill instances
+where there are any. When all are `both` there is nothing to disaggregate, and the Pool has no pairing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from router.contract.ids import InstanceId
+from router.contract.instance import Instance, Load, Mode, Role
+
+
+class Sighting(Protocol):
+    """One record of a fleet snapshot."""
+
+    @property
+    def instance(self) -> Instance:
+        """Who was seen."""
+
+    @property
+    def load(self) -> Load:
+        """How busy it said it was."""
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds for which its registration still held at the moment of the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live instance and its last heartbeat."""
+
+    instance: Instance
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Who can hand KV cache to whom in one mode."""
+
+    prefills: tuple[Member, ...]
+    """Each has at least one decode instance to feed."""
+    decodes: Mapping[str, tuple[Member, ...]]
+    """compat_hash -> decode instances, none empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Everyone who serves one model."""
+
+    model: str
+    members: tuple[Member, ...]
+    pairings: Mapping[Mode, Pairing]
+    solos: tuple[Member, ...]
+    has_prefill: bool
+    has_decode: bool
+    max_context_tokens: int
+    """The smallest of all members, since either leg may refuse a longer prompt."""
+
+    @property
+    def only_both(self) -> bool:
+        """True when no member is dedicated to one role."""
+        return all(member.instance.role is Role.BOTH for member in self.members)
+
+    @property
+    def serves(self) -> bool:
+        """True when a request for the model can be placed."""
+        return bool(self.pairings) or (self.only_both and bool(self.solos))
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Immutable snapshot of the live instances."""
+
+    pools: Mapping[str, Pool]
+    taken_at: float
+    """Monotonic seconds of the snapshot."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everyone, ordered by model and id."""
+        return tuple(member for _, pool in sorted(self.pools.items()) for member in pool.members)
+
+    @property
+    def serves(self) -> bool:
+        """True when at least one model can be served."""
+        return any(pool.serves for pool in self.pools.values())
+
+
+EMPTY = Fleet({}, 0.0)
+
+
+def fold(sightings: Iterable[Sighting], now: float) -> Fleet:
+    """The Fleet that these sightings add up to at `now`, monotonic seconds.
+
+    Lapsed leases are left out; of several starts of one instance the one with the highest epoch counts.
+    """
+    newest: dict[InstanceId, Member] = {}
+    for sighting in sightings:
+        instance = sighting.instance
+        known = newest.get(instance.instance_id)
+        if sighting.lease_left_s > 0 and (known is None or known.instance.epoch < instance.epoch):
+            newest[instance.instance_id] = Member(instance, sighting.load)
+    by_model: dict[str, list[Member]] = {}
+    for _, member in sorted(newest.items()):
+        by_model.setdefault(member.instance.model, []).append(member)
+    return Fleet({model: _pool(model, tuple(members)) for model, members in by_model.items()}, now)
+
+
+def _pool(model: str, members: tuple[Member, ...]) -> Pool:
+    taking = tuple(member for member in members if not member.instance.draining)
+    prefills, decodes = _of_role(taking, Role.PREFILL), _of_role(taking, Role.DECODE)
+    pairings = {mode: _pairing(prefills, decodes, mode) for mode in (Mode.PUSH, Mode.PULL)}
+    return Pool(
+        model=model,
+        members=members,
+        pairings={mode: pairing for mode, pairing in pairings.items() if pairing.prefills},
+        solos=tuple(member for member in taking if member.instance.role.decodes),
+        has_prefill=bool(prefills),
+        has_decode=bool(decodes),
+        max_context_tokens=min(member.instance.max_context_tokens for member in members),
+    )
+
+
+def _of_role(members: tuple[Member, ...], role: Role) -> tuple[Member, ...]:
+    """Those dedicated to `role`, or those that can do everything when there are none."""
+    dedicated = tuple(member for member in members if member.instance.role is role)
+    return dedicated or tuple(member for member in members if member.instance.role is Role.BOTH)
+
+
+def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mode) -> Pairing:
+    feedable: dict[str, list[Member]] = {}
+    for member in decodes:
+        if member.instance.kv is not None and mode in member.instance.kv.modes:
+            feedable.setdefault(member.instance.kv.compat_hash, []).append(member)
+    feeding = tuple(member for member in prefills if _feeds(member, feedable, mode))
+    hashes = {member.instance.kv.compat_hash for member in feeding if member.instance.kv is not None}
+    return Pairing(feeding, {key: tuple(members) for key, members in feedable.items() if key in hashes})
+
+
+def _feeds(member: Member, feedable: Mapping[str, list[Member]], mode: Mode) -> bool:
+    """True when some other instance can take this one's KV cache."""
+    kv = member.instance.kv
+    if kv is None or mode not in kv.modes:
+        return False
+    return any(other is not member for other in feedable.get(kv.compat_hash, ()))

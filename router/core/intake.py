@@ -1,0 +1,35 @@
+"""Intake: a client request, read once. Past this point nobody looks into a dict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+CHARS_PER_TOKEN = 4
+"""How many body bytes are counted as one prompt token where only the relative size of requests matters."""
+
+
+class Endpoint(StrEnum):
+    """The paths whose requests have two legs."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(slots=True)
+class Intake:
+    """A validated request. Not frozen only because one is made per request and a frozen one costs three times as much."""
+
+    endpoint: Endpoint
+    body: bytes
+    """JSON object as the client sent it, less the fields that a client must not set."""
+    model: str
+    stream: bool
+    """The client asked for a stream in so many words; what is answered is the engine's own verdict."""
+    whole: str
+    """Why this request cannot be split into prefill and decode, or empty when it can."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """An estimate of the prompt's size, in tokens; at least 1."""
+        return len(self.body) // CHARS_PER_TOKEN + 1

@@ -1,0 +1,132 @@
+"""Placement: which prefill and which decode instance a request gets, or why it gets none.
+
+Both are chosen before anything is sent, because in push mode decode's leg names prefill's identity. Prefill is chosen
+first, by its queue of prompt tokens; decode then among those whose KV cache prefill can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
+from router.contract.ids import InstanceId
+from router.contract.instance import Instance, Mode
+from router.core.burden import Burdens
+from router.core.fleet import Fleet, Member, Pool
+from router.core.intake import Intake
+from router.core.policies import Policy, power_of_two
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How to place, from the settings."""
+
+    mode: Mode = Mode.PUSH
+    local_below_chars: int = 0
+    """Bodies shorter than this many bytes are not worth a hand-over; 0 hands every one over."""
+    prefill_policy: Policy = power_of_two
+    decode_policy: Policy = power_of_two
+
+
+@dataclass(slots=True)
+class Placement:
+    """The chosen instances. One is made per request, so it is not frozen (see Intake)."""
+
+    mode: Mode
+    prefill: Instance | None
+    """None in local mode."""
+    decode: Instance
+    reason: str
+    """Why this mode: the configured one, or what made the request local."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Nobody can take the request."""
+
+    error: TandemError
+
+
+class Desk:
+    """Places requests by fixed Rules over the Burdens of this replica; `turn` feeds the policies."""
+
+    __slots__ = ("_burdens", "_rules")
+
+    def __init__(self, rules: Rules, burdens: Burdens) -> None:
+        self._rules = rules
+        self._burdens = burdens
+
+    def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+        """A Placement on instances outside `excluded`, or the Refusal that names what is missing."""
+        pool = fleet.pools.get(intake.model)
+        if pool is None:
+            return Refusal(_unknown(fleet, intake.model))
+        mode, reason = self._mode(pool, intake)
+        if mode is Mode.LOCAL:
+            return self._alone(pool, reason, turn, excluded)
+        pairing = pool.pairings.get(mode)
+        if pairing is None:
+            return Refusal(_missing(pool, mode))
+        prefills: Sequence[Member] = pairing.prefills
+        if excluded:
+            prefills = [m for m in prefills if m.instance.instance_id not in excluded]
+            if not prefills:
+                return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
+        prefill = self._rules.prefill_policy(prefills, self._prompt_tokens, turn).instance
+        assert prefill.kv is not None  # a Pairing holds only instances with a KV identity
+        decodes = [
+            m
+            for m in pairing.decodes[prefill.kv.compat_hash]
+            if m.instance is not prefill and m.instance.instance_id not in excluded
+        ]
+        if not decodes:
+            return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
+        return Placement(mode, prefill, self._rules.decode_policy(decodes, self._sequences, turn).instance, reason)
+
+    def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
+        """The mode and its reason: the configured one unless something makes the request local."""
+        rules = self._rules
+        if rules.mode is Mode.LOCAL:
+            return Mode.LOCAL, "configured"
+        if intake.whole:
+            return Mode.LOCAL, intake.whole
+        if len(intake.body) < rules.local_below_chars:
+            return Mode.LOCAL, "short"
+        if pool.only_both:
+            return Mode.LOCAL, "only_both"
+        return rules.mode, "configured"
+
+    def _alone(self, pool: Pool, reason: str, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+        solos = [m for m in pool.solos if m.instance.instance_id not in excluded]
+        if not solos:
+            return Refusal(NoDecode(f"No decode instance can take a request for {pool.model!r}; start one or try again."))
+        return Placement(Mode.LOCAL, None, self._rules.decode_policy(solos, self._sequences, turn).instance, reason)
+
+    # Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
+    def _prompt_tokens(self, member: Member) -> int:
+        return max(self._burdens.of(member.instance.instance_id).tokens, member.load.queued_prompt_tokens)
+
+    def _sequences(self, member: Member) -> int:
+        load = member.load
+        return max(self._burdens.of(member.instance.instance_id).requests, load.running_seqs + load.waiting_seqs)
+
+
+def _unknown(fleet: Fleet, model: str) -> TandemError:
+    if not fleet.pools:
+        return NoPrefill("No engine is live; start a prefill and a decode instance, or wait until they have registered.")
+    names = ", ".join(sorted(fleet.pools))
+    return ModelUnknown(f"The model {model!r} does not exist here; the models served are: {names}.", param="model")
+
+
+def _missing(pool: Pool, mode: Mode) -> TandemError:
+    if not pool.has_prefill:
+        return NoPrefill(f"No prefill instance is live for {pool.model!r}; start one or try again later.")
+    if not pool.has_decode:
+        return NoDecode(f"No decode instance is live for {pool.model!r}; start one or try again later.")
+    return NoPair(
+        f"No prefill and decode instance of {pool.model!r} can exchange KV cache in {mode} mode; "
+        "start both with the same model, dtype and mode."
+    )
+
+

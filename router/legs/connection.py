@@ -1,0 +1,206 @@
+"""Connection: one HTTP/1.1 connection to one engine, which carries one leg at a time.
+
+HTTP is parsed by httptools (llhttp); its callbacks only collect, and the leg hears of the outcome after the whole read
+has been parsed, so that a leg may cancel, send or re-use without ever running inside the parser. All body pieces of one
+read are handed over as one bytes object, already de-chunked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+if TYPE_CHECKING:
+    from router.legs.pool import LegPool
+
+Headers = list[tuple[bytes, bytes]]
+"""Names in lower case, in the order of arrival."""
+
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class Listener(Protocol):
+    """The leg that a connection carries."""
+
+    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+        """Bytes of the body (perhaps none) have arrived; `connection.status` and `.headers` are set.
+
+        With `ended` the answer is complete and the connection no longer the leg's.
+        """
+
+    def on_lost(self, connection: Connection, reason: str) -> None:
+        """The connection has ended before the answer did; it is no longer the leg's."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection that is carrying a leg, idle in its pool, or dead."""
+
+    __slots__ = (
+        "_complete",
+        "_excess",
+        "_framed",
+        "_head_bytes",
+        "_headed",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_transport",
+        "headers",
+        "idle_since",
+        "leg",
+        "status",
+        "uses",
+    )
+
+    def __init__(self, pool: LegPool) -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self.leg: Listener | None = None
+        self.status = 0
+        self.headers: Headers = []
+        self.idle_since = 0.0
+        """Monotonic seconds since when it is idle; meaningful in the pool only."""
+        self.uses = 0
+        """Legs that were sent over it; a connection that closes is suspect only from the second on."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._headed = False
+        self._framed = False
+        self._complete = False
+        self._excess = False
+
+    # What legs and the pool call.
+
+    @property
+    def usable(self) -> bool:
+        """True when a request can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def answered(self) -> bool:
+        """True when the head of an answer to the current leg has arrived."""
+        return self._headed
+
+    def send(self, leg: Listener, request: bytes) -> None:
+        """The request is on its way; its answer goes to `leg`."""
+        assert self._transport is not None  # the pool hands out connected ones only
+        self.leg = leg
+        self.uses += 1
+        self._transport.write(request)
+
+    def abort(self) -> None:
+        """Closed at once, without a word to the leg; this is how an engine learns that nobody listens."""
+        self.leg = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Reads nothing more, so that TCP holds the engine back."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Reads again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; TCP_NODELAY is set by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one read, then tell the leg."""
+        leg = self.leg
+        if leg is None:
+            self.abort()  # bytes that nobody has asked for
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("it answered something that is not HTTP/1.1")
+            return
+        if not self._headed:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._fail(f"the head of its answer is over {MAX_HEAD_BYTES} bytes")
+            return
+        pieces = self._pieces
+        if self._complete:
+            self._finish(leg, b"".join(pieces))
+        elif pieces:
+            self._pieces = []
+            leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), ended=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the leg, unless the answer was one that ends with its connection."""
+        self._transport = None
+        self._pool.forget(self)
+        leg, self.leg = self.leg, None
+        if leg is None:
+            return
+        if self._headed and not self._framed and exc is None:
+            leg.on_answer(self, b"", ended=True)
+        else:
+            leg.on_lost(self, "it closed the connection" if exc is None else f"the connection broke ({exc})")
+
+    def _finish(self, leg: Listener, body: bytes) -> None:
+        self.leg = None
+        reusable = self._parser.should_keep_alive() and not self._excess
+        leg.on_answer(self, body, ended=True)
+        self._reset()
+        if reusable:
+            self._pool.put(self)
+        else:
+            self.abort()
+
+    def _fail(self, reason: str) -> None:
+        leg, self.leg = self.leg, None
+        self.abort()
+        if leg is not None:
+            leg.on_lost(self, reason)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A second answer to one request makes the connection unfit for another."""
+        if self._complete:
+            self._excess = True
+        else:
+            self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect the head, names in lower case."""
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Note the status. Interim answers (1xx) are passed over by llhttp as answers without a body."""
+        status = self._parser.get_status_code()
+        if status >= 200 and not self._complete:
+            self.status = status
+            self._headed = True
+            # RFC 9112, 6.3: without either header the body ends with the connection.
+            self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the body."""
+        if not self._complete:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole, unless it was an interim one."""
+        if self._headed:
+            self._complete = True
+
+
+def idle_for(connection: Connection) -> float:
+    """Seconds for which the connection has been idle in its pool."""
+    return monotonic() - connection.idle_since

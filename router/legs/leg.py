@@ -1,0 +1,101 @@
+"""Leg: one upstream call of one attempt.
+
+A leg reports to its owner exactly once how it ended, unless it was cancelled; then it says nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable
+from router.legs.connection import Connection, Headers
+from router.legs.pool import LegPool
+
+
+class LegOwner(Protocol):
+    """Whoever sent the legs."""
+
+    def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Prefill has answered, well or badly."""
+
+    def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
+        """Decode's answer goes on (`leg.status`, `leg.headers` are set) or, with `ended`, is complete."""
+
+    def on_leg_failed(self, leg: Leg, error: LegError) -> None:
+        """The leg has ended without a whole answer."""
+
+
+class Leg:
+    """What both legs share: a request on its way, sent once more if a kept-alive connection closes in its face."""
+
+    __slots__ = ("_again", "_pool", "_request", "cancelled", "connection", "headers", "owner", "side", "status")
+
+    def __init__(self, owner: LegOwner, side: Blame, pool: LegPool) -> None:
+        self.owner = owner
+        self.side = side
+        self.cancelled = False
+        self.connection: Connection | None = None
+        self.status = 0
+        """HTTP status of the answer; 0 before its head has arrived."""
+        self.headers: Headers = []
+        self._pool = pool
+        self._request = b""
+        self._again = False
+
+    def send(self, request: bytes) -> None:
+        """The request (head and body) is on its way, over a kept-alive connection where there is one."""
+        connection = self._pool.take()
+        if connection is None:
+            self._request = request
+            self._pool.dial(self)
+        else:
+            self._request = request
+            self.connection = connection
+            connection.send(self, request)
+
+    def cancel(self) -> None:
+        """The engine sees its connection close; the owner hears nothing more."""
+        self.cancelled = True
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+
+    def pause(self) -> None:
+        """Hold the engine back: nothing more is read."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.connection is not None:
+            self.connection.resume()
+
+    def on_connected(self, connection: Connection) -> None:
+        """Send over the new connection."""
+        self.connection = connection
+        connection.send(self, self._request)
+
+    def on_unreachable(self, reason: str) -> None:
+        """Tell the owner that no byte was sent."""
+        self.owner.on_leg_failed(
+            self, LegUnreachable(f"The {self.side} instance cannot be reached: {reason}.", side=self.side)
+        )
+
+    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+        """Take note of the answer; each side does its own with it."""
+        raise NotImplementedError
+
+    def on_lost(self, connection: Connection, reason: str) -> None:
+        """Send once more when a kept-alive connection was closed before it gave any answer; else tell the owner.
+
+        RFC 9112, 9.3.1 allows this for a connection that was being closed while idle; the second try always uses a new
+        connection, so it cannot meet the same fate.
+        """
+        self.connection = None
+        if connection.uses > 1 and not connection.answered and not self._again:
+            self._again = True
+            self._pool.dial(self)
+            return
+        self.owner.on_leg_failed(
+            self, LegBroken(f"The {self.side} instance failed in the middle of its answer: {reason}.", side=self.side)
+        )

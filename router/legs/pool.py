@@ -1,0 +1,136 @@
+"""LegPool: the kept-alive connections to one engine.
+
+Last in, first out: the warmest connection is used again and surplus ones grow old. A connection that has been idle
+longer than `idle_for_s` is closed rather than used; the limit lies below the engine's own keep-alive, so that a
+connection is not picked up in the moment in which the engine closes it (uvicorn's default is 5 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from router.contract.errors import BadSettings
+from router.legs.connection import Connection, Listener
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How long a pool waits."""
+
+    connect_s: float = 2.0
+    idle_for_s: float = 4.0
+
+
+class Dialler(Listener, Protocol):
+    """A leg that waits for a connection."""
+
+    cancelled: bool
+
+    def on_connected(self, connection: Connection) -> None:
+        """A new connection is there; send."""
+
+    def on_unreachable(self, reason: str) -> None:
+        """There will be none."""
+
+
+class LegPool:
+    """Connections to one engine. Belongs to the event loop that first dials."""
+
+    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_live", "_port", "authority")
+
+    def __init__(self, url: str, limits: PoolLimits) -> None:
+        """`url` is an Instance's: `http://host:port`, IPv6 hosts in brackets.
+
+        Raises:
+            BadSettings: it is none of that form.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None or parts.path not in ("", "/"):
+            raise BadSettings(f"The engine URL {url!r} must look like http://host:port.")
+        self._host = parts.hostname
+        self._port = parts.port or 80
+        self._limits = limits
+        self._idle: list[Connection] = []
+        self._live: set[Connection] = set()
+        self._dialling: set[asyncio.Task[None]] = set()
+        self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
+        """What the Host header says."""
+
+    @property
+    def num_live(self) -> int:
+        """Connections that are open, idle ones included."""
+        return len(self._live)
+
+    @property
+    def num_idle(self) -> int:
+        """Connections that wait to be used again."""
+        return len(self._idle)
+
+    def take(self) -> Connection | None:
+        """A kept-alive connection that is fit for a request, or None: dial."""
+        oldest = monotonic() - self._limits.idle_for_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    def put(self, connection: Connection) -> None:
+        """The connection may be used again."""
+        connection.idle_since = monotonic()
+        self._idle.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is dead."""
+        self._live.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def dial(self, leg: Dialler) -> None:
+        """`leg` hears on_connected or on_unreachable, never before this call has returned.
+
+        Once it is cancelled it hears nothing, and the connection, when it comes, waits for another leg.
+        """
+        task = asyncio.get_running_loop().create_task(self._dial(leg))
+        self._dialling.add(task)
+        task.add_done_callback(self._dialling.discard)
+
+    async def _dial(self, leg: Dialler) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                _, connection = await loop.create_connection(lambda: Connection(self), self._host, self._port)
+        except TimeoutError:
+            if not leg.cancelled:
+                leg.on_unreachable(f"it did not accept a connection within {self._limits.connect_s:g} s")
+            return
+        except OSError as error:
+            if not leg.cancelled:
+                leg.on_unreachable(error.strerror or str(error))
+            return
+        self._live.add(connection)
+        if leg.cancelled:
+            self.put(connection)
+        else:
+            leg.on_connected(connection)
+
+    def close_idle(self) -> None:
+        """Connections that have been idle too long are closed; the sweep calls this now and then."""
+        oldest = monotonic() - self._limits.idle_for_s
+        stale = [connection for connection in self._idle if connection.idle_since < oldest]
+        for connection in stale:
+            self._idle.remove(connection)
+            connection.abort()
+
+    def close(self) -> None:
+        """Every connection and every dial in progress is ended."""
+        for task in self._dialling:
+            task.cancel()
+        for connection in tuple(self._live):
+            connection.abort()
+        self._idle.clear()

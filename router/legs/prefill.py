@@ -1,0 +1,98 @@
+"""The prefill leg: its body, and its answer, of which only the hand-over counts.
+
+Prefill computes the prompt and one token that nobody sees; whatever would make it do more, or refuse a request of one
+token, is set or left out. Everything else goes through untouched, known or not, because it may change the prompt.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from router.contract.errors import Blame, LegBroken
+from router.legs.connection import Connection
+from router.legs.leg import Leg, LegOwner
+from router.legs.pool import LegPool
+
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+
+_ABSENT = (
+    "stream_options",  # refused without stream
+    "min_tokens",  # refused above max_tokens
+    "min_completion_tokens",
+    "n",  # one sequence is handed over
+    "best_of",
+    "use_beam_search",
+    "logprobs",  # the token is thrown away
+    "top_logprobs",
+    "prompt_logprobs",
+    "echo",
+)
+_ONE, _FALSE = Raw(b"1"), Raw(b"false")
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_ENCODER = msgspec.json.Encoder()
+
+
+def prefill_body(body: bytes, params: bytes) -> bytes:
+    """The client's JSON object as prefill gets it, with `params` as its kv_transfer_params.
+
+    Raises:
+        msgspec.DecodeError: `body` is not a JSON object; intake has made sure that it is.
+    """
+    fields = _FIELDS.decode(body)
+    for name in _ABSENT:
+        fields.pop(name, None)
+    fields["max_tokens"] = _ONE
+    if "max_completion_tokens" in fields:
+        fields["max_completion_tokens"] = _ONE
+    fields["stream"] = _FALSE
+    fields["kv_transfer_params"] = Raw(params)
+    return _ENCODER.encode(fields)
+
+
+class PrefillAnswer(msgspec.Struct, gc=False):
+    """What is read of prefill's answer."""
+
+    kv_transfer_params: Raw = Raw(b"")
+    """Passed on to decode as it is in pull mode; empty when prefill hands nothing over."""
+
+
+_ANSWERS = msgspec.json.Decoder(PrefillAnswer)
+
+
+def read_prefill_answer(body: bytes) -> PrefillAnswer | None:
+    """The hand-over in prefill's answer, or None when it is no JSON object."""
+    try:
+        return _ANSWERS.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+class PrefillLeg(Leg):
+    """Collects the whole answer, then reports it once."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self, owner: LegOwner, pool: LegPool) -> None:
+        super().__init__(owner, Blame.PREFILL, pool)
+        self._pieces: list[bytes] | None = None
+        self._size = 0
+
+    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+        """Report the answer once it is whole."""
+        if ended:
+            self.connection = None
+            if self._pieces is not None:
+                body = b"".join((*self._pieces, body))
+            self.status, self.headers = connection.status, connection.headers
+            self.owner.on_prefill_answer(self.status, self.headers, body)
+            return
+        if self._pieces is None:
+            self._pieces = []
+        self._pieces.append(body)
+        self._size += len(body)
+        if self._size > MAX_ANSWER_BYTES:
+            self.cancel()
+            self.owner.on_leg_failed(
+                self, LegBroken(f"The prefill instance answered more than {MAX_ANSWER_BYTES} bytes.", side=self.side)
+            )
