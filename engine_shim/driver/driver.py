@@ -36,7 +36,7 @@ from engine_shim.engine.port import (
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.thread import EngineThread
 from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, WriterThread
-from router.contract.errors import BadRequest, DeadlinePassed, Draining, EngineDown, StaleAttempt, TandemError
+from router.contract.errors import BadRequest, Draining, EngineDown, StaleAttempt, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Instance, KVIdentity, Load
 from router.contract.notices import Granted, Stopped, decode_notice

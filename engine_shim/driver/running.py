@@ -39,7 +39,7 @@ class Running:
     """All sequences that have not ended."""
 
     def __init__(self, loop: AbstractEventLoop, on_early_end: Callable[[str, Handoff | None, str], None]) -> None:
-        """`on_early_end(seq_id, handoff, reason)` is told once of each sequence that ends before the engine ended it."""
+        """`on_early_end(seq_id, handoff, reason)` hears once of each sequence that the engine did not end itself."""
         self._loop = loop
         self._on_early_end = on_early_end
         self._sequences: dict[str, _Sequence] = {}

@@ -1,0 +1,191 @@
+"""Composition root of the shim: the only file that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from asyncio import Task
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, Walked
+from engine_shim.core.seats import DecodeClocks, SeatDesk
+from engine_shim.driver import Driver
+from engine_shim.driver.driver import Bench
+from engine_shim.driver.membership import Beat, Membership
+from engine_shim.driver.peers import PROTOCOL_VERSION, PeerCard, Peers
+from engine_shim.engine.port import Engine
+from engine_shim.engine.reference.engine import ReferenceEngine
+from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
+from engine_shim.fabric.nixl import NixlFabric
+from engine_shim.fabric.writer import FabricEvent, WriterThread
+from engine_shim.settings import ShimSettings
+from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
+from router.contract.instance import Instance, KVIdentity, Mode, Role
+from router.contract.kv import KVOrder
+from router.contract.ledger import Arrived
+from router.store.connection import connect
+from router.store.fleet import FleetStore
+from router.store.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Kitchen:
+    """A running shim without its HTTP face."""
+
+    driver: Driver
+    membership: Membership | None
+    ledger: Ledger | None
+    flushing: Task[None] | None
+    """The ledger's own task."""
+    redis: Redis | None
+
+    async def aclose(self, drain_for_s: float) -> None:
+        """Out of the fleet first, then drained, then gone."""
+        if self.membership is not None:
+            await self.membership.leave()
+        await self.driver.aclose(drain_for_s)
+        if self.ledger is not None and self.flushing is not None:
+            await self.ledger.aclose()
+            self.flushing.cancel()
+        if self.redis is not None:
+            await self.redis.aclose()
+
+
+def load_engine(settings: ShimSettings) -> ReferenceEngine:
+    """The engine, with its weights in memory. Raises ModelUnusable."""
+    return ReferenceEngine.load(
+        ReferenceSettings(
+            model=settings.model,
+            name=settings.model_name,
+            dtype=settings.dtype,
+            device=settings.device,
+            block_tokens=settings.block_tokens,
+            kv_bytes=settings.kv_bytes,
+            kv_order=KVOrder(settings.kv_order),
+            max_num_seqs=settings.max_num_seqs,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_context_tokens=settings.max_context_tokens,
+            numerics=Numerics(settings.numerics),
+            num_threads=settings.threads,
+            prefix_cache=settings.prefix_cache,
+            seed=settings.seed,
+        )
+    )
+
+
+async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: int) -> Kitchen:
+    """Everything runs and the instance is in the fleet, reachable at `port`.
+
+    Raises:
+        MissingDependency: NIXL or the wanted backend is not there.
+        StoreDown: the store was named and does not answer.
+    """
+    redis = connect(settings.store) if settings.store else None
+    store = FleetStore(redis, settings.namespace) if redis is not None else None
+    host = settings.advertise_host or settings.host
+    instance_id = InstanceId(settings.instance_id or f"{settings.role}-{host}-{port}")
+    epoch = await store.claim_epoch(instance_id) if store is not None else Epoch(time.time_ns() // 1_000_000)
+    engine_id = engine_id_of(instance_id, epoch)
+    ledger = Ledger(redis, settings.namespace, engine_id) if redis is not None else None
+
+    holder: list[Driver] = []
+    writer, peers = await _open_fabric(settings, engine, (engine_id, epoch), holder)
+    driver = Driver(
+        Bench(
+            engine=engine,
+            tokenizer=engine.tokenizer,
+            instance=_instance(settings, engine, (instance_id, epoch), f"http://{_bracket(host)}:{port}", peers),
+            peers=peers,
+            writer=writer,
+            prefill_desk=PrefillDesk(engine_id, PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
+            seat_desk=SeatDesk(engine_id, DecodeClocks(settings.kv_wait_for_s)),
+            on_walked=lambda walked: _post(ledger, walked),
+        )
+    )
+    holder.append(driver)
+    driver.start()
+    flushing = asyncio.create_task(ledger.run()) if ledger is not None else None
+    membership = None
+    if store is not None:
+        membership = Membership(store, driver, Beat(settings.heartbeat_every_s, settings.fleet_lease_for_s))
+    return Kitchen(driver, membership, ledger, flushing, redis)
+
+
+async def _open_fabric(
+    settings: ShimSettings, engine: Engine, identity: tuple[EngineId, Epoch], holder: list[Driver]
+) -> tuple[WriterThread | None, Peers | None]:
+    """The writer thread with its agent, and the desk for handshakes; events go to the Driver once it is in `holder`."""
+    if settings.fabric == "none":
+        return None, None
+    engine_id, epoch = identity
+
+    def on_event(event: FabricEvent) -> None:
+        holder[0].on_fabric_event(event)
+
+    writer = WriterThread(
+        lambda: NixlFabric(engine_id, engine.region, settings.nixl_backend), asyncio.get_running_loop(), on_event
+    )
+    metadata = await writer.start()
+    card = PeerCard(
+        protocol_version=PROTOCOL_VERSION,
+        engine_id=engine_id,
+        epoch=epoch,
+        compat_hash=compat_hash(engine),
+        layout=engine.layout,
+        region=engine.region,
+        agent_metadata=metadata,
+    )
+    return writer, Peers(card, writer)
+
+
+def compat_hash(engine: Engine) -> str:
+    """Digest of everything that must be equal on prefill and decode; block size and order may differ."""
+    layout = engine.layout
+    facts = (
+        PROTOCOL_VERSION,
+        engine.card.family,
+        engine.card.weights_digest,
+        layout.num_layers,
+        layout.num_kv_heads,
+        layout.head_dim,
+        layout.dtype,
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _instance(
+    settings: ShimSettings, engine: Engine, start: tuple[InstanceId, Epoch], url: str, peers: Peers | None
+) -> Instance:
+    instance_id, epoch = start
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    kv = None
+    if peers is not None:
+        kv = KVIdentity(
+            engine_id=peers.card.engine_id,
+            side_channel_host=host.strip("[]"),
+            side_channel_port=int(port),
+            layout=engine.layout,
+            compat_hash=peers.card.compat_hash,
+            modes=(Mode.PUSH, Mode.PULL, Mode.LOCAL),
+        )
+    return Instance(
+        instance_id=instance_id,
+        role=Role(settings.role),
+        epoch=epoch,
+        url=url,
+        model=engine.card.name,
+        max_context_tokens=engine.card.max_context_tokens,
+        kv=kv,
+    )
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _post(ledger: Ledger | None, walked: Walked) -> None:
+    if ledger is not None:
+        ledger.post(Arrived(walked.transfer_id, walked.arrival, walked.note))

@@ -1,0 +1,150 @@
+"""Settings of one shim: flags, `TANDEM_SHIM_...` environment, or a TOML/JSON file; flags win, then the environment."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from router.contract.errors import BadSettings
+from router.contract.instance import Role
+
+ENV_PREFIX = "TANDEM_SHIM_"
+
+
+def _setting(default: object, about: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 - as dataclasses.field
+    return field(default=default, metadata={"about": about, "choices": tuple(choices)})
+
+
+@dataclass(frozen=True, slots=True)
+class ShimSettings:
+    """Everything that a shim can be told. The text of each field is its help."""
+
+    role: str = _setting("both", "what this instance does", [role.value for role in Role])
+    engine: str = _setting("reference", "engine behind the shim", ["reference"])
+    fabric: str = _setting("nixl", "how KV cache moves; none serves local mode only", ["nixl", "none"])
+    nixl_backend: str = _setting("UCX", "NIXL backend; LIBFABRIC on EFA")
+    host: str = _setting("127.0.0.1", "address to listen on")
+    port: int = _setting(0, "port to listen on; 0 takes a free one")
+    advertise_host: str = _setting("", "address that routers and peers use; default: host")
+    store: str = _setting("", "redis:// URL of the fleet and ledger; empty for none")
+    namespace: str = _setting("tandem", "prefix of all keys in the store")
+    instance_id: str = _setting("", "stays the same over restarts; default: role-host-port")
+    model: str = _setting("smollm2-135m", "checkpoint: a directory, a .gguf file, or smollm2-135m")
+    model_name: str = _setting("", "served model name; default: from the checkpoint")
+    device: str = _setting("cpu", "where the engine runs", ["cpu", "cuda"])
+    dtype: str = _setting("", "weights and KV cache; default: float32 on cpu, bfloat16 on cuda")
+    numerics: str = _setting("fast", "fast, or invariant: results independent of batching", ["fast", "invariant"])
+    block_tokens: int = _setting(16, "tokens per KV block")
+    kv_bytes: int = _setting(0, "bytes of KV cache; 0: the engine's default")
+    kv_order: str = _setting("block_first", "memory order of the KV cache", ["block_first", "layer_first"])
+    threads: int = _setting(0, "CPU threads of the engine; 0: all cores")
+    max_num_seqs: int = _setting(64, "sequences that run at once")
+    max_batch_tokens: int = _setting(512, "tokens of one step; longer prompts are computed in chunks")
+    max_context_tokens: int = _setting(0, "longest prompt plus answer; 0: the checkpoint's own")
+    prefix_cache: bool = _setting(True, "keep KV of finished prompts for prompts with the same beginning")
+    seed: int = _setting(0, "of the engine's own random stream")
+    lease_for_s: float = _setting(30.0, "seconds that prefill keeps finished KV for a decode that does not register")
+    seat_wait_for_s: float = _setting(60.0, "seconds that prefill keeps a registration whose prefill leg does not come")
+    kv_wait_for_s: float = _setting(30.0, "seconds that decode waits for KV after it has registered")
+    request_for_s: float = _setting(600.0, "longest life of a request, seconds")
+    fleet_lease_for_s: float = _setting(5.0, "seconds without a heartbeat after which the instance is out of the fleet")
+    heartbeat_every_s: float = _setting(1.0, "seconds between heartbeats")
+    max_body_bytes: int = _setting(16 << 20, "largest request body, bytes")
+    drain_for_s: float = _setting(20.0, "seconds that running requests get at shutdown")
+    log_level: str = _setting("info", "least severe log line", ["debug", "info", "warning", "error"])
+
+    def __post_init__(self) -> None:
+        """Raise BadSettings for a value out of range."""
+        for one in fields(self):
+            value, choices = getattr(self, one.name), one.metadata["choices"]
+            if choices and value not in choices:
+                raise BadSettings(f"--{_flag(one.name)} must be one of {', '.join(choices)}, not {value!r}.")
+        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes"):
+            if getattr(self, name) < 1:
+                raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
+        for name in ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s"):
+            if getattr(self, name) <= 0:
+                raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
+        if not 0 <= self.port < 65536:
+            raise BadSettings(f"--port must be 0 to 65535, not {self.port}.")
+
+
+def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> ShimSettings:
+    """Settings from flags, environment and `--config FILE`, in this order of precedence.
+
+    Raises:
+        BadSettings: an unknown name (with a suggestion), a value that does not fit, or a file that cannot be read.
+    """
+    parser = argparse.ArgumentParser(prog="tandem shim", description="Serve one engine and move its KV cache.")
+    parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same names")
+    for one in fields(ShimSettings):
+        _add_flag(parser, one)
+    flags = vars(parser.parse_args(argv))
+    config = flags.pop("config")
+    chosen: dict[str, object] = _read_file(Path(config)) if config else {}
+    chosen.update(_read_environ(environ))
+    chosen.update({name: value for name, value in flags.items() if value is not None})
+    return ShimSettings(**{name: _convert(name, value) for name, value in chosen.items()})
+
+
+# Any: a field of any type.
+def _add_flag(parser: argparse.ArgumentParser, one: Field[Any]) -> None:
+    choices = f" ({', '.join(one.metadata['choices'])})" if one.metadata["choices"] else ""
+    text = f"{one.metadata['about']}{choices}; default: {one.default if one.default != '' else 'none'}"
+    if one.type == "bool":
+        parser.add_argument(f"--{_flag(one.name)}", action=argparse.BooleanOptionalAction, default=None, help=text)
+    else:
+        parser.add_argument(f"--{_flag(one.name)}", default=None, metavar=str(one.type).upper(), help=text)
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _known(name: str, where: str) -> str:
+    names = [one.name for one in fields(ShimSettings)]
+    wanted = name.replace("-", "_")
+    if wanted in names:
+        return wanted
+    near = difflib.get_close_matches(wanted, names, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise BadSettings(f"{where} sets {name!r}, which is no setting of a shim.{hint}")
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    ours = {name: value for name, value in environ.items() if name.startswith(ENV_PREFIX)}
+    return {
+        _known(name.removeprefix(ENV_PREFIX).lower(), f"Environment variable {name}"): v for name, v in ours.items()
+    }
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        raw = path.read_text()
+        table = json.loads(raw) if path.suffix == ".json" else tomllib.loads(raw)
+    except OSError as error:
+        raise BadSettings(f"{path} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise BadSettings(f"{path} is neither TOML nor JSON: {error}.") from error
+    if not isinstance(table, dict):
+        raise BadSettings(f"{path} must hold a table of settings.")
+    return {_known(str(name), str(path)): value for name, value in table.items()}
+
+
+def _convert(name: str, value: object) -> object:
+    kind = str(next(one.type for one in fields(ShimSettings) if one.name == name))
+    try:
+        if kind == "bool":
+            return (
+                value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}[str(value)]
+            )
+        return {"int": int, "float": float, "str": str}[kind](str(value))
+    except (ValueError, KeyError) as error:
+        raise BadSettings(f"--{_flag(name)} must be of type {kind}, not {value!r}.") from error
