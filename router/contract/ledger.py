@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from router.contract.ids import Attempt, TransferId
+from router.contract.ids import Attempt, TransferId, transfer_id_of
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 
 
@@ -27,6 +27,11 @@ class Opened:
     """The router has placed an attempt; its ticket is open until Closed, or until its deadline has long passed."""
 
     ticket: Ticket
+
+    @property
+    def transfer_id(self) -> TransferId:
+        """The attempt's id."""
+        return transfer_id_of(self.ticket.request_id, self.ticket.attempt)
 
 
 @dataclass(frozen=True, slots=True)

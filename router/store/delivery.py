@@ -54,8 +54,7 @@ Delivery = Written | Refused | Unwritten
 
 def post_arguments(writer: str, batch: Batch) -> tuple[str | bytes | int, ...]:
     """ARGV of `lua/post.lua` for this batch."""
-    waited_us = int((time.monotonic() - batch.built_s) * 1e6)
-    return writer, KEEP_S * 1000, GRACE_S * 1000, STORY_LINES, waited_us, batch.lines
+    return writer, repr(time.monotonic()), KEEP_S * 1000, GRACE_S * 1000, STORY_LINES, batch.groups
 
 
 async def deliver(redis: Redis, writer: str, batches: list[Batch]) -> list[Delivery]:

@@ -11,7 +11,7 @@ from zlib import crc32
 from router.contract.ids import InstanceId, RequestId
 
 NAMESPACE = "tandem"
-LEDGER_SHARDS = 8
+LEDGER_SHARDS = 4
 """Fixed for a namespace: two processes that disagree do not find each other's records."""
 
 

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
-from random import getrandbits
 from typing import assert_never, cast
 
 from redis.asyncio import Redis
@@ -27,7 +26,8 @@ from router.store.delivery import GRACE_S, POST, Delivery, Refused, Unwritten, W
 from router.store.scripts import read_script
 from router.store.story import read_story
 
-FLUSH_EVERY_S = 0.02
+FLUSH_EVERY_S = 0.05
+"""One flush costs some 0.5 ms of CPU however few entries it carries."""
 FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 2.0
 CLOSE_WITHIN_S = 2.0
@@ -72,8 +72,6 @@ class Ledger:
         self._writer = writer
         self._pending: deque[Posted] = deque(maxlen=max_pending)
         self._unsent: list[Batch] = []
-        # Random, so that a restarted writer of the same name does not repeat the numbers of its past.
-        self._next_line_no = getrandbits(48)
         self._flushing = asyncio.Lock()
         self._closing = False
         self.degraded = False
@@ -127,8 +125,7 @@ class Ledger:
             Impossible: the Rendezvous is closed and has no row for this arrival.
             StoreDown: Redis does not answer.
         """
-        now_s = time.monotonic()
-        (batch,) = build_batches(self._namespace, [(now_s, entry)], now_s, self._number(1))
+        (batch,) = build_batches(self._namespace, [(time.monotonic(), entry)])
         reply = await POST.run(self._redis, batch.keys, *post_arguments(self._writer, batch))
         verdict, state, effects = (part.decode() for part in reply[2:])
         if verdict == "fenced":
@@ -138,7 +135,7 @@ class Ledger:
         return Walked(JoinState(state), tuple(JoinEffect(effect) for effect in effects.split(",") if effect))
 
     async def story(self, request_id: RequestId) -> tuple[StoryLine, ...]:
-        """The newest lines about all attempts of a request, oldest first; empty when there are none. Raises StoreDown."""
+        """The newest lines about all attempts of a request, oldest first; empty if there are none. Raises StoreDown."""
         key = keys.ledger_story(self._namespace, keys.ledger_shard(request_id), request_id)
         with store_errors():
             # `connect` leaves replies undecoded.
@@ -182,16 +179,8 @@ class Ledger:
         # One by one, since another thread may post meanwhile.
         posted = [self._pending.popleft() for _ in range(len(self._pending))]
         try:
-            return self._build(posted)
+            return list(build_batches(self._namespace, posted))
         except UnicodeEncodeError:
             sound = [one for one in posted if encodable(one[1])]
             self.counts.rejected += len(posted) - len(sound)
-            return self._build(sound)
-
-    def _build(self, posted: list[Posted]) -> list[Batch]:
-        return list(build_batches(self._namespace, posted, time.monotonic(), self._number(len(posted))))
-
-    def _number(self, num_lines: int) -> int:
-        first_line_no = self._next_line_no
-        self._next_line_no += num_lines
-        return first_line_no
+            return list(build_batches(self._namespace, sound))

@@ -23,7 +23,7 @@ class Script:
         self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     # Any: a Lua reply is whatever the script returns; each caller knows its own script.
-    async def run(self, redis: Redis, keys: tuple[str, ...], *args: str | bytes | int) -> Any:  # noqa: ANN401
+    async def run(self, redis: Redis, keys: tuple[str | bytes, ...], *args: str | bytes | int) -> Any:  # noqa: ANN401
         """What the script returns. Raises StoreDown."""
         with store_errors():
             try:

@@ -8,17 +8,17 @@ from router.contract.ids import Attempt
 from router.contract.ledger import StoryLine
 from router.contract.rendezvous import JoinEffect, JoinState
 
-_Packed = tuple[int, int, int, str, str, str, str, str, str]
-"""(at_us, line_no, attempt, writer, word, note, before, after, effects)"""
+_Packed = tuple[int, float, int, str, str, str, str, str, str]
+"""(at_us, posted_s, attempt, writer, word, note, before, after, effects); posted_s is of the writer's own clock."""
 
 _DECODER = msgspec.msgpack.Decoder(_Packed)
 
 
 def read_story(raw: list[bytes]) -> tuple[StoryLine, ...]:
     """The Story, ordered by time; a line that a writer had to send twice is told once."""
-    lines: dict[tuple[str, int], _Packed] = {}
+    lines: dict[tuple[object, ...], _Packed] = {}
     for packed in map(_DECODER.decode, raw):
-        lines.setdefault((packed[3], packed[1]), packed)
+        lines.setdefault(packed[1:6], packed)
     return tuple(map(_line, sorted(lines.values(), key=_at_us)))
 
 

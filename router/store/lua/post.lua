@@ -1,8 +1,10 @@
--- KEYS: open, then record and story of each request
--- ARGV: writer keep_ms grace_ms story_lines waited_us lines
---   lines: msgpack, for each request a list of {age_us, line_no, attempt, kind, word, note[, transfer_id[, for_ms]]}
+-- KEYS: open, then record and story of the request of each group
+-- ARGV: writer sent_s keep_ms grace_ms story_lines groups
+--   groups: msgpack, a list of {transfer_id, attempt, lines}; a line is {posted_s, kind, word, note[, for_ms]};
+--   kinds: o Opened (with for_ms), a Arrived, n Noted, c Closed
 -- returns: {fenced, absent, and of the last Arrived: verdict, state after, effects}
-local writer, keep_ms, grace_ms, story_lines = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local writer, sent_s, keep_ms, grace_ms, story_lines =
+  ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local count = { fenced = 0, absent = 0, moved = 0, early = 0 }
 local verdict, last_state, last_effects = '', '', ''
 
@@ -23,9 +25,8 @@ end
 
 local function open(record, attempt, transfer_id, for_ms)
   if record[attempt .. ':outcome'] then return end
-  local until_ms = now_ms + for_ms
-  record[attempt .. ':until'] = digits(until_ms)
-  redis.call('ZADD', KEYS[1], digits(until_ms), transfer_id)
+  record[attempt .. ':until'] = digits(now_ms + for_ms)
+  redis.call('ZADD', KEYS[1], digits(now_ms + for_ms), transfer_id)
   if redis.call('PTTL', KEYS[1]) < for_ms + grace_ms then redis.call('PEXPIRE', KEYS[1], for_ms + grace_ms) end
 end
 
@@ -41,28 +42,33 @@ local function ttl_ms(record)
   return math.max(until_ms - now_ms, 0) + grace_ms
 end
 
-local sent_us = now_us - tonumber(ARGV[5])
-for group, lines in ipairs(cmsgpack.unpack(ARGV[6])) do
-  local record_key, story_key = KEYS[2 * group], KEYS[2 * group + 1]
+-- Changes `record`; returns: state before, state after, effects.
+local function arrive(record, attempt, arrival)
+  local before
+  verdict, before, last_state, last_effects = walk(record, attempt, arrival)
+  count[verdict] = count[verdict] + 1
+  if verdict == 'fenced' or verdict == 'absent' then return '', '', '' end
+  return before, last_state, last_effects
+end
+
+for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
+  local record_key, story_key = KEYS[2 * index], KEYS[2 * index + 1]
+  local transfer_id, attempt, lines = group[1], group[2], group[3]
   local record, story = load_record(record_key), {}
+  record.newest = math.max(tonumber(record.newest or '0'), attempt)
   for _, line in ipairs(lines) do
-    local age_us, line_no, attempt, kind, word, note = unpack(line, 1, 6)
+    local posted_s, kind, word, note = line[1], line[2], line[3], line[4]
     local before, after, effects = '', '', ''
-    if kind == 'o' or kind == 'a' then record.newest = math.max(tonumber(record.newest or '0'), attempt) end
-    if kind == 'o' then
-      open(record, attempt, line[7], line[8])
+    if kind == 'a' then
+      before, after, effects = arrive(record, attempt, word)
+    elseif kind == 'o' then
+      open(record, attempt, transfer_id, line[5])
     elseif kind == 'c' then
-      record.newest = record.newest or attempt
-      close(record, attempt, line[7], word)
-    elseif kind == 'a' then
-      verdict, before, after, effects = walk(record, attempt, word)
-      count[verdict] = count[verdict] + 1
-      last_state, last_effects = after, effects
-      if verdict == 'fenced' or verdict == 'absent' then before, after = '', '' end
+      close(record, attempt, transfer_id, word)
     end
-    story[#story + 1] = cmsgpack.pack({ sent_us - age_us, line_no, attempt, writer, word, note, before, after, effects })
+    local at_us = now_us - math.floor((sent_s - posted_s) * 1000000)
+    story[#story + 1] = cmsgpack.pack({ at_us, posted_s, attempt, writer, word, note, before, after, effects })
   end
-  record.newest = record.newest or 1
   save_record(record_key, record)
   redis.call('RPUSH', story_key, unpack(story, math.max(1, #story - story_lines + 1)))
   redis.call('LTRIM', story_key, -story_lines, -1)
