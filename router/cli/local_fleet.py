@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,3 +81,11 @@ async def _answers_ready(client: httpx.AsyncClient) -> bool:
         return (await client.get("/readyz")).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
+
+
+def free_port(host: str) -> int:
+    """Return a port on `host` that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from router.contract.errors import DeploymentError, MissingDependency, TandemErr
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: the words that select it, the module whose `main(argv) -> int` it is, and what it does."""
+    """One command: the words that select it, the module whose `main(argv) -> int` it is, and what it does.
+
+    A package instead of a module means that the process becomes `python -m` of it.
+    """
 
     words: tuple[str, ...]
     module: str
@@ -26,8 +30,8 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command(("up",), "router.cli.up", "start store, engines and router on this machine, and keep them together"),
-    Command(("router",), "router.__main__", "start a router"),
-    Command(("shim",), "engine_shim.__main__", "start one engine with its shim"),
+    Command(("router",), "router", "start a router"),
+    Command(("shim",), "engine_shim", "start one engine with its shim"),
     Command(("story",), "router.cli.story", "print what happened to one request"),
     Command(("bench", "serve"), "router.bench.serve", "load an OpenAI URL, or compare push, pull, local, monolithic"),
     Command(("bench", "router"), "router.bench.router", "measure what the router itself costs"),
@@ -53,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         return _explain(words)
     try:
-        return _load(command)(words[len(command.words) :])
+        return _run(command, words[len(command.words) :])
     except TandemError as error:
         if debug:
             raise
@@ -63,16 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _load(command: Command) -> Callable[[Sequence[str]], int]:
+def _run(command: Command, argv: Sequence[str]) -> int:
     try:
-        module = importlib.import_module(command.module)
+        if "." not in command.module:
+            sys.argv[1:] = argv
+            runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+            return 0
+        run: Callable[[Sequence[str]], int] = importlib.import_module(command.module).main
     except ModuleNotFoundError as error:
         extra = "shim" if command.module.startswith("engine_shim") else "router,up"
         raise MissingDependency(
             f"The Python package {error.name!r} is not installed; install it with: pip install 'tandem-router[{extra}]'"
         ) from error
-    run: Callable[[Sequence[str]], int] = module.main
-    return run
+    return run(argv)
 
 
 def _explain(words: Sequence[str]) -> int:

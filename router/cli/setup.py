@@ -91,6 +91,7 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
     flags = {
         "--role": role.value,
         "--engine": "reference",
+        "--fabric": "nixl" if setup.moves_kv else "none",
         "--host": "127.0.0.1",
         "--port": "0",
         "--store": store_url,

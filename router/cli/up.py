@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from router.cli import preflight
+from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
 from router.cli.local_fleet import LocalFleet
-from router.cli.setup import DEFAULT_MODEL, EngineChoice, SetUp
+from router.cli.setup import DEFAULT_MODEL, SetUp
 from router.cli.terminal import LiveLine
 from router.contract.instance import Mode
 
@@ -32,51 +33,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tandem up",
-        description="Start store, engines and router on this machine; Ctrl-C stops them all.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = new_parser("up", "Start store, engines and router on this machine; Ctrl-C stops them all.")
+    add = parser.add_argument
+    add("--prefill", type=int, metavar="N", help="prefill engines; without it 1, or 0 with --both")
+    add("--decode", type=int, metavar="N", help="decode engines; without it 1, or 0 with --both")
+    add("--both", type=int, default=0, metavar="N", help="engines that do whole requests, without a hand-over")
+    add("--model", default=DEFAULT_MODEL, metavar="NAME|DIR|GGUF", help="the model of all engines")
+    add("--mode", choices=[mode.value for mode in Mode], default="push", help="how KV cache reaches decode")
+    add("--host", default="127.0.0.1", help="address that the router listens on")
+    add("--port", type=int, default=8000, help="port that the router listens on")
+    add("--store", default="embedded", metavar="URL", help="'embedded' or redis://HOST:PORT")
+    add("--logs", type=Path, default=Path(".tandem/logs"), metavar="DIR", help="where logs are kept")
     add_engine_flags(parser)
-    parser.add_argument("--prefill", type=int, metavar="N", help="prefill engines (1, or 0 with --both)")
-    parser.add_argument("--decode", type=int, metavar="N", help="decode engines (1, or 0 with --both)")
-    parser.add_argument("--both", type=int, default=0, metavar="N", help="engines that do whole requests: no hand-over")
-    parser.add_argument("--mode", choices=[m.value for m in Mode], default="push", help="how KV cache reaches decode")
-    parser.add_argument("--host", default="127.0.0.1", help="address that the router listens on")
-    parser.add_argument("--port", type=int, default=8000, help="port that the router listens on")
-    parser.add_argument("--store", default="embedded", metavar="URL", help="'embedded' or redis://HOST:PORT")
-    parser.add_argument("--logs", type=Path, default=Path(".tandem/logs"), metavar="DIR", help="where logs are kept")
     return parser
-
-
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the flags that say which engines there are, whoever starts them."""
-    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME|DIR|GGUF", help="the model of all engines")
-    parser.add_argument("--model-name", metavar="NAME", help="served name (None: the engine's own)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where engines compute")
-    parser.add_argument(
-        "--numerics", choices=("fast", "invariant"), default="fast", help="engines' floating-point order"
-    )
-    parser.add_argument("--block-tokens-prefill", type=int, metavar="N", help="tokens a KV block of prefill engines")
-    parser.add_argument("--block-tokens-decode", type=int, metavar="N", help="tokens a KV block of other engines")
-    parser.add_argument(
-        "--kv-bytes", type=int, metavar="N", help="KV cache of each engine, bytes (None: the engine's own)"
-    )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of each engine (None: cores / engines)")
-
-
-def engine_choice_of(options: argparse.Namespace) -> EngineChoice:
-    """Return what `add_engine_flags` made of the command line."""
-    return EngineChoice(
-        model=options.model,
-        model_name=options.model_name,
-        device=options.device,
-        numerics=options.numerics,
-        block_tokens_prefill=options.block_tokens_prefill,
-        block_tokens_decode=options.block_tokens_decode,
-        kv_bytes=options.kv_bytes,
-        threads=options.threads,
-    )
 
 
 def _setup_of(options: argparse.Namespace) -> SetUp:

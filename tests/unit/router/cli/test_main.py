@@ -20,6 +20,14 @@ def test_a_command_gets_the_words_after_its_own(monkeypatch):
     assert seen == [["--rate", "2"]]
 
 
+def test_router_and_shim_become_the_program_of_their_package(monkeypatch):
+    seen = []
+    monkeypatch.setattr(cli.runpy, "run_module", lambda name, **how: seen.append((name, cli.sys.argv[1:], how)))
+    monkeypatch.setattr(cli.sys, "argv", ["tandem", "shim", "--port", "1"])
+    assert cli.main() == 0
+    assert seen == [("engine_shim", ["--port", "1"], {"run_name": "__main__", "alter_sys": True})]
+
+
 def test_each_command_is_found_by_its_own_words():
     for command in cli.COMMANDS:
         assert cli.find_command([*command.words, "--help"]) is command
@@ -50,10 +58,10 @@ def test_an_interrupt_is_status_130(monkeypatch):
 
 
 def test_a_package_that_is_absent_is_named_with_its_remedy(monkeypatch, capsys):
-    def absent(name):
+    def absent(name, **_):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(cli.importlib, "import_module", absent)
+    monkeypatch.setattr(cli.runpy, "run_module", absent)
     assert cli.main(["shim"]) == 2
     assert capsys.readouterr().err == (
         "tandem shim: The Python package 'torch' is not installed; install it with: pip install 'tandem-router[shim]'\n"

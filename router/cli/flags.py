@@ -1,0 +1,45 @@
+"""Flags that several commands share, and how help shows defaults."""
+
+from __future__ import annotations
+
+import argparse
+
+from router.cli.setup import EngineChoice
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows a default where there is one; a flag's own text says what its absence means."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
+def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of `tandem command`."""
+    return argparse.ArgumentParser(prog=f"tandem {command}", description=description, formatter_class=HelpFormatter)
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the flags that say how engines are, whoever starts them; `--model` is the caller's."""
+    add = parser.add_argument
+    add("--model-name", metavar="NAME", help="served name; without it, the engine's own")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="where engines compute")
+    add("--numerics", choices=("fast", "invariant"), default="fast", help="engines' floating-point order")
+    add("--block-tokens-prefill", type=int, metavar="N", help="tokens a KV block of prefill engines")
+    add("--block-tokens-decode", type=int, metavar="N", help="tokens a KV block of other engines")
+    add("--kv-bytes", type=int, metavar="N", help="KV cache of each engine, bytes")
+    add("--threads", type=int, metavar="N", help="threads of each engine; without it, the cores divided by the engines")
+
+
+def engine_choice_of(options: argparse.Namespace) -> EngineChoice:
+    """Return what `--model` and the flags of `add_engine_flags` say."""
+    return EngineChoice(
+        model=options.model,
+        model_name=options.model_name,
+        device=options.device,
+        numerics=options.numerics,
+        block_tokens_prefill=options.block_tokens_prefill,
+        block_tokens_decode=options.block_tokens_decode,
+        kv_bytes=options.kv_bytes,
+        threads=options.threads,
+    )
