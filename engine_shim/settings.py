@@ -91,7 +91,9 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     chosen: dict[str, object] = _read_file(Path(config)) if config else {}
     chosen.update(_read_environ(environ))
     chosen.update({name: value for name, value in flags.items() if value is not None})
-    return ShimSettings(**{name: _convert(name, value) for name, value in chosen.items()})
+    # Any: one value of each field's own type, which _convert has made sure of.
+    typed: dict[str, Any] = {name: _convert(name, value) for name, value in chosen.items()}
+    return ShimSettings(**typed)
 
 
 # Any: a field of any type.

@@ -5,7 +5,8 @@ closed ticket and is answered, not started again. Time only ever abandons a tick
 
     SEATED  longer than `seat_wait_for_s`   the prefill leg never came: abandoned, decode is told
     FILLED  longer than `lease_for_s`       decode never registered: abandoned, the KV is unpinned
-    MATCHED, DRAINING                       no clock: the mover must end, or its process must be gone
+    MATCHED, DRAINING                       no clock: the mover must end, or its process must be gone; in pull mode
+                                            the grant is repeated every `resend_every_s` until decode says Moved
 
 Walked by the shim's driver; the effects are its orders. Nothing here knows NIXL, threads or the time of day.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from router.contract.ids import EngineId, TransferId
+from router.contract.instance import Mode
 from router.contract.notices import Cancelled, Moved
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, PrefillDone, Registration, join
 
@@ -74,6 +76,8 @@ class PrefillTicket:
     """When `state` was entered, monotonic seconds."""
     registration: Registration | None = None
     done: PrefillDone | None = None
+    granted_at: float = 0.0
+    """Pull mode: when decode was last told to READ."""
     reason: str = ""
     """Why it became VOID or DRAINING: a code of the error tree, or `cancelled`."""
 
@@ -85,6 +89,7 @@ class PrefillClocks:
     lease_for_s: float = 30.0
     seat_wait_for_s: float = 60.0
     tombstone_for_s: float = 120.0
+    resend_every_s: float = 1.0
 
 
 class PrefillDesk:
@@ -167,7 +172,7 @@ class PrefillDesk:
                 continue
             if ticket.state is JoinState.SEATED:
                 effects += self.on_abandoned(ticket.transfer_id, "peer_gone", now)
-            elif registration.mode == "pull":
+            elif registration.mode is Mode.PULL:
                 effects += self.on_writer_failed(ticket.transfer_id, "peer_gone", now)
         return effects
 
@@ -182,7 +187,18 @@ class PrefillDesk:
                 effects += self.on_abandoned(ticket.transfer_id, "prefill_leg_missing", now)
             elif ticket.state is JoinState.FILLED and waited_for_s > self._clocks.lease_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "lease_ended", now)
+            elif ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
+                effects += self._grant_again(ticket, now)
         return effects
+
+    def _grant_again(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
+        registration, done = ticket.registration, ticket.done
+        if registration is None or done is None or registration.mode is not Mode.PULL:
+            return []
+        if now - max(ticket.since, ticket.granted_at) < self._clocks.resend_every_s:
+            return []
+        ticket.granted_at = now
+        return [Write(registration, done)]
 
     def _ticket(self, transfer_id: TransferId, now: float) -> PrefillTicket:
         ticket = self._tickets.get(transfer_id)

@@ -190,6 +190,9 @@ class SeatDesk:
         """Pull mode: prefill's blocks are ours to READ until we say Moved."""
         transfer_id = notice.done.transfer_id
         ticket = self._tickets.get(transfer_id)
+        if ticket is not None and ticket.reading:
+            # A repeated grant: Moved must not go out before the READ that it would disown has ended.
+            return []
         if ticket is None or ticket.state is SeatState.LEAVING:
             return [SendMoved(transfer_id, notice.prefill_engine_id, "cancelled")]
         if ticket.state is not SeatState.WAITING or ticket.registration is None or ticket.mode is not Mode.PULL:

@@ -1,7 +1,8 @@
 """The Fabric port: memory to memory between two engines, and short notices beside it.
 
 One thread owns a Fabric and calls it; nothing here blocks. A Fabric moves nothing by itself: `advance` must be called
-often, on both sides, or a copy towards a peer that does not advance never completes.
+often, on both sides, or a copy towards a peer that does not advance never completes; and the mover must `poll` each of
+its copies, or the tag of a finished one is never sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The side channel: handshakes between shims, who this instance is, and taking an attempt back. On the shim's own port."""
+"""The side channel, on the shim's own port: handshakes, who this instance is, and taking an attempt back."""
 
 from __future__ import annotations
 

@@ -93,6 +93,7 @@ JOIN: dict[tuple[JoinState, Arrival], Row] = {
     (_S.LANDED, _A.PREFILLED): (_S.LANDED, ()),
     (_S.LANDED, _A.ABANDONED): (_S.LANDED, ()),
     (_S.LANDED, _A.WRITER_DONE): (_S.LANDED, ()),
+    (_S.LANDED, _A.WRITER_FAILED): (_S.LANDED, ()),
     (_S.VOID, _A.REGISTERED): (_S.VOID, (_E.FREE_SEATS,)),
     (_S.VOID, _A.PREFILLED): (_S.VOID, (_E.FREE_KV,)),
     (_S.VOID, _A.ABANDONED): (_S.VOID, ()),
