@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 LATE_S = 0.005
 
@@ -127,7 +128,7 @@ def summarize(records: Sequence[Record], objectives: Objectives) -> Summary:
     whole = [record for record in records if record.is_whole]
     duration_s = max(record.ended_s for record in records) - min(record.due_s for record in records)
     rate = 1 / duration_s if duration_s > 0 else 0.0
-    gaps = (b - a for r in whole for a, b in zip(r.output_at_s, r.output_at_s[1:], strict=False))
+    gaps = (later - earlier for record in whole for earlier, later in pairwise(record.output_at_s))
     return Summary(
         num_requests=len(records),
         num_whole=len(whole),
