@@ -18,6 +18,7 @@ from engine_shim.driver.membership import Beat, Membership
 from engine_shim.driver.peers import PROTOCOL_VERSION, PeerCard, Peers
 from engine_shim.engine.port import Engine
 from engine_shim.engine.reference.engine import ReferenceEngine
+from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.writer import FabricEvent, WriterThread
@@ -56,7 +57,7 @@ class Kitchen:
 
 def load_engine(settings: ShimSettings) -> ReferenceEngine:
     """The engine, with its weights in memory. Raises ModelUnusable."""
-    return ReferenceEngine.load(
+    return open_engine(
         ReferenceSettings(
             model=settings.model,
             name=settings.model_name,

@@ -1,0 +1,246 @@
+"""ReferenceEngine: the Engine port over a torch model, in one thread.
+
+One step:   schedule -> batch -> forward -> logits -> sample -> for each sequence: append, text, end?
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from engine_shim.engine.port import (
+    EngineEvent,
+    EngineLoad,
+    FinishReason,
+    ModelCard,
+    Prefilled,
+    Purpose,
+    SequenceFailed,
+    SequenceRequest,
+    TokensOut,
+)
+from engine_shim.engine.reference.attention import FastPlan
+from engine_shim.engine.reference.batch import Chunk, make_batch
+from engine_shim.engine.reference.block_names import BlockNames
+from engine_shim.engine.reference.block_pool import BlockPool
+from engine_shim.engine.reference.config import ModelConfig
+from engine_shim.engine.reference.ending import ending_of
+from engine_shim.engine.reference.kv_cache import KVCache
+from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.pins import Pins
+from engine_shim.engine.reference.sampler import sample
+from engine_shim.engine.reference.scheduler import Limits, Scheduler
+from engine_shim.engine.reference.sequence import Sequence
+from engine_shim.engine.reference.settings import ReferenceSettings
+from engine_shim.engine.reference.text_stream import TextStream
+from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.reference.weights import Weights
+from router.contract.errors import BadRequest, ContextTooLong, EngineDown, ModelUnusable, NoSeats, TandemError
+from router.contract.kv import KVLayout, Region
+
+log = logging.getLogger("tandem.engine")
+
+DEFAULT_KV_TOKENS = 8192
+
+
+class ReferenceEngine:
+    """See `engine_shim.engine.port.Engine`."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, tokenizer: Tokenizer, settings: ReferenceSettings
+    ) -> None:
+        """An idle engine.
+
+        Raises:
+            ModelUnusable: the KV cache would not hold a single block.
+        """
+        self.tokenizer = tokenizer
+        self._settings = settings
+        device = weights.embedding.device
+        self.layout: KVLayout = _layout(config, weights.embedding.dtype, settings)
+        self._cache = KVCache(self.layout, device)
+        limit = settings.max_context_tokens or self.layout.num_blocks * self.layout.block_tokens
+        self._max_context_tokens = min(limit, config.max_context_tokens)
+        self._model = Model(config, weights, self._max_context_tokens, FastPlan)
+        self._pool = BlockPool(self.layout.num_blocks, prefix_cache=settings.prefix_cache)
+        limits = Limits(settings.max_num_seqs, settings.max_batch_tokens, settings.block_tokens)
+        self._pins = Pins(self._pool)
+        self._scheduler = Scheduler(self._pool, self._pins, limits)
+        self._live: dict[str, Sequence] = {}
+        self.card = ModelCard(
+            name=settings.name or Path(settings.model).name,
+            family=config.family,
+            max_context_tokens=self._max_context_tokens,
+            vocab_size=config.vocab_size,
+            eos_token_ids=tokenizer.eos_token_ids,
+            weights_digest=weights.digest,
+            created_unix_s=int(time.time()),
+        )
+
+    @property
+    def region(self) -> Region:
+        """See Engine.region."""
+        return self._cache.region
+
+    def add(self, request: SequenceRequest) -> None:
+        """See Engine.add."""
+        self._check(request)
+        sequence = Sequence(
+            request,
+            request.sampling.seed or 0,
+            BlockNames(self.layout.block_tokens),
+            TextStream(self.tokenizer, request.sampling),
+        )
+        self._live[request.seq_id] = sequence
+        self._scheduler.add(sequence)
+
+    def abort(self, seq_id: str) -> None:
+        """See Engine.abort."""
+        sequence = self._live.pop(seq_id, None)
+        if sequence is not None:
+            self._scheduler.end(sequence)
+
+    def kv_ready(self, seq_id: str) -> None:
+        """See Engine.kv_ready."""
+        if seq_id in self._scheduler.parked and self._pins.drop(seq_id):
+            self._scheduler.ready(self._live[seq_id])
+
+    def unpin(self, seq_id: str) -> None:
+        """See Engine.unpin."""
+        self._pins.drop(seq_id)
+
+    def has_work(self) -> bool:
+        """See Engine.has_work."""
+        return self._scheduler.has_work()
+
+    def load(self) -> EngineLoad:
+        """See Engine.load."""
+        scheduler = self._scheduler
+        return EngineLoad(
+            running_seqs=len(scheduler.running),
+            waiting_seqs=len(scheduler.waiting),
+            parked_seqs=len(scheduler.parked),
+            queued_prompt_tokens=scheduler.queued_prompt_tokens,
+            free_blocks=self._pool.num_available,
+            total_blocks=self._pool.num_blocks,
+            held_blocks=self._pool.num_pinned,
+            quarantined_blocks=self._pins.num_quarantined(self._live),
+            preemptions=scheduler.num_preemptions,
+            prefix_hit_tokens=scheduler.prefix_hit_tokens,
+            prefix_query_tokens=scheduler.prefix_query_tokens,
+        )
+
+    @torch.inference_mode()
+    def step(self) -> list[EngineEvent]:
+        """See Engine.step."""
+        schedule = self._scheduler.schedule()
+        events: list[EngineEvent] = [*schedule.seated]
+        if schedule.rows:
+            try:
+                sampled = self._compute(schedule.rows)
+            except Exception as error:
+                # The one boundary of a batch: a bad one must not end the engine.
+                log.exception("A batch failed.")
+                failed = EngineDown(f"The engine could not compute a batch ({type(error).__name__}); send it again.")
+                return events + [self._fail(sequence, failed) for sequence in list(self._scheduler.running)]
+            for sequence, token_id in sampled:
+                events += self._take(sequence, token_id)
+        return events
+
+    def _compute(self, rows: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+        """Run one batch; the next token of every sequence that has computed all it has."""
+        chunks = [_chunk(sequence, count) for sequence, count in rows]
+        batch = make_batch(chunks, self.layout.block_tokens, self._cache.tensor.device)
+        hidden = self._model.forward(batch, self._cache)
+        for sequence, count in rows:
+            sequence.num_computed += count
+            self._scheduler.remember(sequence)
+        complete = [sequence for sequence, _ in rows if not sequence.num_missing]
+        return list(zip(complete, sample(self._model.logits(hidden)), strict=True)) if complete else []
+
+    def _take(self, sequence: Sequence, token_id: int) -> list[EngineEvent]:
+        """`sequence` has one token more, and has ended if that was its last."""
+        sequence.append(token_id)
+        ending = ending_of(sequence, self.card.eos_token_ids, self._max_context_tokens)
+        may_stop = sequence.num_output_tokens >= sequence.sampling.min_tokens
+        shown = () if ending and ending.by_token and not sequence.sampling.include_stop_str_in_output else (token_id,)
+        delta = sequence.text.push(shown, may_stop=may_stop, finished=ending is not None)
+        reason = ending.reason if ending else None
+        if delta.stop is not None:
+            reason = FinishReason.STOP
+        out = TokensOut(
+            seq_id=sequence.seq_id,
+            token_ids=(token_id,),
+            text=delta.text,
+            finish_reason=reason,
+            stop_reason=delta.stop if delta.stop is not None else ending.stop_reason if ending else None,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+        )
+        if reason is None:
+            return [out]
+        events: list[EngineEvent] = [out]
+        if sequence.purpose is Purpose.HOLD:
+            events.insert(0, self._hold(sequence))
+        self.abort(sequence.seq_id)
+        return events
+
+    def _hold(self, sequence: Sequence) -> Prefilled:
+        num_blocks = self.layout.blocks_for(sequence.num_prompt_tokens)
+        blocks = tuple(sequence.table[:num_blocks])
+        self._pins.put(sequence.seq_id, sequence.purpose, blocks)
+        return Prefilled(sequence.seq_id, blocks, sequence.num_prompt_tokens)
+
+    def _fail(self, sequence: Sequence, error: TandemError) -> SequenceFailed:
+        self.abort(sequence.seq_id)
+        return SequenceFailed(sequence.seq_id, error)
+
+    def _check(self, request: SequenceRequest) -> None:
+        if request.seq_id in self._live or request.seq_id in self._pins:
+            raise BadRequest(f"Sequence id {request.seq_id} is in use; choose a fresh one.")
+        num_tokens = len(request.prompt)
+        if not num_tokens:
+            raise BadRequest("The prompt is empty; send at least one token.", param="prompt")
+        if min(request.prompt) < 0 or max(request.prompt) >= self.card.vocab_size:
+            raise BadRequest(
+                f"The prompt has a token id outside 0..{self.card.vocab_size - 1}; use the model's own tokenizer.",
+                param="prompt",
+            )
+        if num_tokens >= self._max_context_tokens:
+            raise ContextTooLong(
+                f"The prompt has {num_tokens} tokens, but the context holds {self._max_context_tokens} with at least "
+                "one of them for the answer; shorten the prompt.",
+                param="prompt",
+            )
+        if self.layout.blocks_for(num_tokens + 1) > self.layout.num_blocks:
+            raise NoSeats(
+                f"The prompt needs {self.layout.blocks_for(num_tokens + 1)} KV blocks, but this engine has "
+                f"{self.layout.num_blocks}; send it to a larger one."
+            )
+
+
+def _chunk(sequence: Sequence, count: int) -> Chunk:
+    begin, end = sequence.num_computed, sequence.num_computed + count
+    return Chunk(sequence.tokens[begin:end], begin, sequence.table, num_wanted=int(end == len(sequence.tokens)))
+
+
+def _layout(config: ModelConfig, dtype: torch.dtype, settings: ReferenceSettings) -> KVLayout:
+    layout = KVLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_tokens=settings.block_tokens,
+        num_blocks=settings.num_blocks or max(DEFAULT_KV_TOKENS // settings.block_tokens, 1),
+        dtype=str(dtype).removeprefix("torch."),
+        order=settings.kv_order,
+    )
+    if not settings.num_blocks and settings.kv_bytes:
+        if settings.kv_bytes < layout.block_bytes:
+            raise ModelUnusable(
+                f"A KV cache of {settings.kv_bytes} bytes holds no block of {layout.block_bytes} bytes; enlarge it."
+            )
+        layout = replace(layout, num_blocks=settings.kv_bytes // layout.block_bytes)
+    return layout

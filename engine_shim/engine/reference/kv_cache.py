@@ -1,0 +1,48 @@
+"""KVCache: the paged keys and values of all sequences, one contiguous Region.
+
+A block holds `block_tokens` tokens of one sequence, for all layers. Both memory orders are seen here through views of
+one shape, so the model does not know which one it runs on:
+
+    layers[l]   [num_blocks, block_tokens, 2 (K, V), kv_heads, head_dim]   strided, not contiguous
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+from router.contract.kv import KVLayout, KVOrder, Region
+
+TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class KVCache:
+    """Memory of the blocks. It is zero at the start, and its pages are first touched when a block is written."""
+
+    def __init__(self, layout: KVLayout, device: torch.device) -> None:
+        """Take `layout.total_bytes` on `device`."""
+        self.layout = layout
+        dtype = TORCH_DTYPES[layout.dtype]
+        block = (layout.block_tokens, layout.num_kv_heads, layout.head_dim)
+        if layout.order is KVOrder.BLOCK_FIRST:
+            shape = (layout.num_blocks, layout.num_layers, 2, *block)
+        else:
+            shape = (layout.num_layers, 2, layout.num_blocks, *block)
+        self.tensor = _zeros(layout.total_bytes, dtype, device).view(shape)
+        """The whole cache, contiguous, in the order of the layout."""
+        axes = (1, 0, 3, 2, 4, 5) if layout.order is KVOrder.BLOCK_FIRST else (0, 2, 3, 1, 4, 5)
+        by_layer = self.tensor.permute(axes)
+        self.layers = tuple(by_layer[layer] for layer in range(layout.num_layers))
+        self.region = Region(self.tensor.data_ptr(), layout.total_bytes, device.type, device.index or 0)
+
+    def write(self, layer: int, places: tuple[torch.Tensor, torch.Tensor], kv: torch.Tensor) -> None:
+        """Row r of `kv` [rows, 2, kv_heads, head_dim] is in block `places[0][r]` at token `places[1][r]`."""
+        self.layers[layer].index_put_(places, kv)
+
+
+def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(num_bytes, dtype=torch.uint8, device=device).view(dtype)
+    # torch.zeros writes every page; an anonymous mapping is zero without having been touched.
+    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype)

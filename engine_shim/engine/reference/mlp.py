@@ -1,0 +1,30 @@
+"""The feed-forward half of a layer. A mixture of experts is another Mlp."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
+
+from engine_shim.engine.reference.linear import Linear
+
+
+class Mlp(Protocol):
+    """What a layer computes for each row on its own."""
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """residual + mlp(x): [rows, hidden]."""
+
+
+class SwiGLU:
+    """down(silu(gate(x)) * up(x)). Source: Shazeer 2020, "GLU Variants Improve Transformer"."""
+
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        self._gate_up = gate_up
+        self._down = down
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See Mlp."""
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return self._down.add_to(residual, F.silu(gate).mul_(up))

@@ -1,0 +1,34 @@
+"""Open an engine: from settings to weights in memory."""
+
+from __future__ import annotations
+
+import torch
+
+from engine_shim.engine.reference.checkpoint import locate
+from engine_shim.engine.reference.engine import ReferenceEngine
+from engine_shim.engine.reference.gguf import GGUFCheckpoint
+from engine_shim.engine.reference.kv_cache import TORCH_DTYPES
+from engine_shim.engine.reference.linear import make_linear
+from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
+from engine_shim.engine.reference.settings import ReferenceSettings
+from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.reference.weights import load_weights
+from router.contract.errors import ModelUnusable
+
+
+def open_engine(settings: ReferenceSettings) -> ReferenceEngine:
+    """An idle engine with the weights of `settings.model` in memory.
+
+    Raises:
+        ModelUnusable: one sentence that says what is wrong with the checkpoint or the device.
+    """
+    if settings.num_threads:
+        torch.set_num_threads(settings.num_threads)
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
+    device = torch.device(settings.device)
+    path = locate(settings.model)
+    checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
+    dtype = TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
+    weights = load_weights(checkpoint, dtype, device, make_linear)
+    return ReferenceEngine(checkpoint.config, weights, Tokenizer.load(path), settings)

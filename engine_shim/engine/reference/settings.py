@@ -1,0 +1,63 @@
+"""Settings of one reference engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from router.contract.errors import BadSettings
+from router.contract.kv import KVOrder
+
+
+class Numerics(StrEnum):
+    """What is promised about floating-point order."""
+
+    FAST = "fast"
+    """The quickest kernels; a row's last bits may depend on the batch that it was computed in."""
+    INVARIANT = "invariant"
+    """A row's bits depend on its own tokens alone: not on the batch, the chunking, cache hits or the block size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSettings:
+    """How to load and run a model. 0 and "" mean "derive it"."""
+
+    model: str
+    """Checkpoint directory, `.gguf` file, or the name `smollm2-135m`."""
+    name: str = ""
+    """Served model name; empty: the last part of `model`."""
+    device: str = "cpu"
+    """`cpu`, `cuda` or `cuda:N`."""
+    dtype: str = ""
+    """Weights and KV cache: float32, bfloat16 or float16; empty: float32 on CPU, bfloat16 on CUDA."""
+    block_tokens: int = 16
+    num_blocks: int = 0
+    """KV blocks; 0: as many as `kv_bytes` holds."""
+    kv_bytes: int = 0
+    """KV cache size in bytes; 0 (with num_blocks 0): 8192 tokens."""
+    kv_order: KVOrder = KVOrder.BLOCK_FIRST
+    max_num_seqs: int = 32
+    """Sequences in one batch."""
+    max_batch_tokens: int = 512
+    """Rows in one batch: long prompts are computed in chunks of at most so many tokens."""
+    max_context_tokens: int = 0
+    """Prompt plus output of one sequence; 0: what the model and the KV cache allow."""
+    numerics: Numerics = Numerics.FAST
+    num_threads: int = 0
+    """CPU threads of the kernels, process-wide; 0: torch's choice."""
+    prefix_cache: bool = True
+    seed: int = 0
+    """Start of the engine's own random stream, used by sequences without a seed."""
+
+    def __post_init__(self) -> None:
+        """Raise BadSettings for values that no engine can run with."""
+        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must be at least 1.")
+        for name in ("num_blocks", "kv_bytes", "max_context_tokens", "num_threads"):
+            if getattr(self, name) < 0:
+                raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must not be negative.")
+        if self.dtype not in ("", "float32", "bfloat16", "float16"):
+            raise BadSettings(f"Engine dtype {self.dtype!r} is unknown; use float32, bfloat16 or float16.")
+        if self.device.split(":")[0] not in ("cpu", "cuda"):
+            raise BadSettings(f"Engine device {self.device!r} is unknown; use cpu, cuda or cuda:N.")
