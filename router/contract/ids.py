@@ -24,6 +24,10 @@ Attempt = NewType("Attempt", int)
 """1, 2, ... within a request."""
 
 
+MAX_ATTEMPT_DIGITS = 9
+"""An attempt with more digits is none of ours."""
+
+
 def transfer_id_of(request_id: RequestId, attempt: Attempt) -> TransferId:
     """The id under which this attempt's two legs, registration and WRITEs meet."""
     return TransferId(f"{request_id}.{attempt}")
@@ -32,7 +36,7 @@ def transfer_id_of(request_id: RequestId, attempt: Attempt) -> TransferId:
 def request_of(transfer_id: TransferId) -> tuple[RequestId, Attempt]:
     """The request and attempt behind a TransferId; an id that another router minted is its own attempt 1."""
     request_id, _, attempt = transfer_id.rpartition(".")
-    if request_id and attempt.isascii() and attempt.isdigit():
+    if request_id and attempt.isascii() and attempt.isdigit() and len(attempt) <= MAX_ATTEMPT_DIGITS:
         return RequestId(request_id), Attempt(int(attempt))
     return RequestId(transfer_id), Attempt(1)
 

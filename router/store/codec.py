@@ -30,6 +30,7 @@ class _LoadRecord:
     load: Load
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENCODER = msgspec.json.Encoder()
 _INSTANCES = msgspec.json.Decoder(_InstanceRecord)
 _LOADS = msgspec.json.Decoder(_LoadRecord)
@@ -44,7 +45,7 @@ def decode_instance(raw: bytes) -> Instance | None:
     """The Instance in a record, or None when this version cannot read it."""
     try:
         record = _INSTANCES.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     return record.instance if record.v == VERSION else None
 
@@ -58,6 +59,6 @@ def decode_load(raw: bytes) -> Load | None:
     """The Load in a record, or None when this version cannot read it."""
     try:
         record = _LOADS.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     return record.load if record.v == VERSION else None

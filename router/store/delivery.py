@@ -30,7 +30,7 @@ class Written:
     """Redis has the batch."""
 
     fenced: int
-    absent: int
+    """Arrivals in it that were refused because a newer attempt had replaced theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +80,5 @@ def _judge(reply: object) -> Delivery:
         its_own_fault = type(reply) is ResponseError and "user_script" in reason and not _SERVER_STATES.search(reason)
         return Refused(reason) if its_own_fault else Unwritten(reason, again_at_once=False)
     if isinstance(reply, list):
-        return Written(reply[0], reply[1])
+        return Written(reply[0])
     raise StoreDown(f"The store answers {type(reply).__name__} where a list is due; check what listens at its address.")

@@ -15,7 +15,7 @@ from typing import assert_never, cast
 
 from redis.asyncio import Redis
 
-from router.contract.errors import Impossible, StaleAttempt, StoreDown
+from router.contract.errors import StaleAttempt, StoreDown
 from router.contract.ids import RequestId
 from router.contract.ledger import Arrived, Entry, StoryLine
 from router.contract.rendezvous import JoinEffect, JoinState
@@ -49,8 +49,6 @@ class LedgerCounts:
     """Not written because their text is not Unicode, or because Redis refused their batch for good."""
     fenced: int = 0
     """Arrivals of an attempt that a newer one had replaced."""
-    absent: int = 0
-    """Arrivals for which a closed Rendezvous has no row: a bug of whoever posted them."""
     failed_flushes: int = 0
 
 
@@ -122,16 +120,13 @@ class Ledger:
 
         Raises:
             StaleAttempt: a newer attempt of the request exists, and this arrival could order a second Write.
-            Impossible: the Rendezvous is closed and has no row for this arrival.
             StoreDown: Redis does not answer.
         """
         (batch,) = build_batches(self._namespace, [(time.monotonic(), entry)])
         reply = await POST.run(self._redis, batch.keys, *post_arguments(self._writer, batch))
-        verdict, state, effects = (part.decode() for part in reply[2:])
+        verdict, state, effects = (part.decode() for part in reply[1:])
         if verdict == "fenced":
             raise StaleAttempt(f"A newer attempt has replaced {entry.transfer_id}; give back what it still holds.")
-        if verdict == "absent":
-            raise Impossible(f"{entry.transfer_id} is {state} and cannot take {entry.arrival}; please report this.")
         return Walked(JoinState(state), tuple(JoinEffect(effect) for effect in effects.split(",") if effect))
 
     async def story(self, request_id: RequestId) -> tuple[StoryLine, ...]:
@@ -165,7 +160,6 @@ class Ledger:
             case Written():
                 self.counts.written += batch.num_entries
                 self.counts.fenced += delivery.fenced
-                self.counts.absent += delivery.absent
                 return False
             case Refused():
                 self.counts.rejected += batch.num_entries

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from router.contract.rendezvous import JOIN, JoinState
+from router.contract.rendezvous import JOIN
 from router.store.connection import store_errors
 
 
@@ -44,10 +44,9 @@ def read_join_script(name: str) -> Script:
 
 
 def join_table() -> str:
-    """The JOIN table as Lua text: `JOIN["STATE Arrival"] = {next, effects}` and `CLOSED[state] = true`."""
+    """The JOIN table as Lua text: `JOIN["STATE Arrival"] = {next state, effects joined by commas}`."""
     rows = (
         f'["{before} {arrival}"]={{"{after}","{",".join(effects)}"}}'
         for (before, arrival), (after, effects) in JOIN.items()
     )
-    closed = (f"{state}=true" for state in JoinState if state.closed)
-    return f"local JOIN = {{{','.join(rows)}}}\nlocal CLOSED = {{{','.join(closed)}}}\n"
+    return f"local JOIN = {{{','.join(rows)}}}\n"

@@ -2,10 +2,10 @@
 -- ARGV: writer sent_s keep_ms grace_ms story_lines groups
 --   groups: msgpack, a list of {transfer_id, attempt, lines}; a line is {posted_s, kind, word, note[, for_ms]};
 --   kinds: o Opened (with for_ms), a Arrived, n Noted, c Closed
--- returns: {fenced, absent, and of the last Arrived: verdict, state after, effects}
+-- returns: {fenced, and of the last Arrived: verdict, state after, effects}
 local writer, sent_s, keep_ms, grace_ms, story_lines =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count = { fenced = 0, absent = 0, moved = 0, early = 0 }
+local fenced = 0
 local verdict, last_state, last_effects = '', '', ''
 
 local function load_record(key)
@@ -46,8 +46,10 @@ end
 local function arrive(record, attempt, arrival)
   local before
   verdict, before, last_state, last_effects = walk(record, attempt, arrival)
-  count[verdict] = count[verdict] + 1
-  if verdict == 'fenced' or verdict == 'absent' then return '', '', '' end
+  if verdict == 'fenced' then
+    fenced = fenced + 1
+    return '', '', ''
+  end
   return before, last_state, last_effects
 end
 
@@ -76,4 +78,4 @@ for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
   redis.call('PEXPIRE', record_key, ttl)
   redis.call('PEXPIRE', story_key, ttl)
 end
-return { count.fenced, count.absent, verdict, last_state, last_effects }
+return { fenced, verdict, last_state, last_effects }

@@ -1,4 +1,4 @@
--- JOIN and CLOSED come from router.contract.rendezvous; this walks them for one attempt of one request.
+-- JOIN comes from router.contract.rendezvous; this walks it for one attempt of one request.
 -- Writers flush on their own time, so a mover's report may be here before both sides of its match are: it is held
 -- under `early` and walked as soon as the table has a row for it. Registered and Prefilled of an attempt that a newer
 -- one has replaced are fenced: they could order a second Write.
@@ -7,14 +7,13 @@ local function joined(effects, more)
   return effects .. ',' .. more
 end
 
--- Changes `record`; returns: verdict (moved|early|fenced|absent), state before, state after, effects.
+-- Changes `record`; returns: verdict (moved|early|fenced), state before, state after, effects.
 local function walk(record, attempt, arrival)
   local before = record[attempt .. ':state'] or 'EMPTY'
   local replaced = attempt < tonumber(record.newest or attempt)
   if replaced and (arrival == 'Registered' or arrival == 'Prefilled') then return 'fenced', before, before, '' end
   local row = JOIN[before .. ' ' .. arrival]
   if not row then
-    if CLOSED[before] then return 'absent', before, before, '' end
     record[attempt .. ':early'] = record[attempt .. ':early'] or arrival
     return 'early', before, before, ''
   end

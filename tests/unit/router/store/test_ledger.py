@@ -1,0 +1,237 @@
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from redis.asyncio import Redis
+
+from router.contract.errors import StaleAttempt, StoreDown
+from router.contract.ids import Attempt, Epoch, InstanceId, RequestId, TransferId, transfer_id_of
+from router.contract.instance import Mode
+from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
+from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
+from router.store import keys
+from router.store.connection import connect
+from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES
+from router.store.ledger import Ledger, Walked
+
+pytestmark = pytest.mark.needs("redis")
+
+REQUEST = RequestId("req-1")
+FIRST, SECOND = transfer_id_of(REQUEST, Attempt(1)), transfer_id_of(REQUEST, Attempt(2))
+
+
+def ticket(attempt: int = 1, request_id: RequestId = REQUEST, deadline_for_s: float = 30.0) -> Ticket:
+    return Ticket(
+        request_id,
+        Attempt(attempt),
+        Mode.PUSH,
+        InstanceId("p0"),
+        Epoch(3),
+        InstanceId("d0"),
+        Epoch(4),
+        deadline_for_s,
+        "router-a",
+    )
+
+
+@pytest.fixture
+def ledger(redis: Redis, namespace: str) -> Ledger:
+    return Ledger(redis, namespace, "router-a")
+
+
+async def stages(ledger: Ledger, request_id: RequestId = REQUEST) -> list[str]:
+    return [line.stage for line in await ledger.story(request_id)]
+
+
+async def ttl_s(redis: Redis, key: Callable[[str, int, RequestId], str], namespace: str) -> int:
+    return int(await redis.ttl(key(namespace, keys.ledger_shard(REQUEST), REQUEST)))
+
+
+async def test_a_story_tells_what_was_posted_in_order(ledger: Ledger) -> None:
+    ledger.post(Opened(ticket()))
+    ledger.post(Noted(FIRST, "first_token", "after 12 ms"))
+    ledger.post(Closed(FIRST, Outcome.SERVED, "200"))
+    await ledger.flush()
+    story = await ledger.story(REQUEST)
+    assert [(line.attempt, line.writer, line.stage, line.note) for line in story] == [
+        (1, "router-a", "opened", "push p0@3 -> d0@4, 30.0 s, by router-a"),
+        (1, "router-a", "first_token", "after 12 ms"),
+        (1, "router-a", "served", "200"),
+    ]
+    assert [(line.before, line.after, line.effects) for line in story] == [(None, None, ())] * 3
+
+
+async def test_arrivals_tell_the_step_of_their_rendezvous(ledger: Ledger) -> None:
+    ledger.post(Arrived(FIRST, Arrival.REGISTERED, "3 seats"))
+    ledger.post(Arrived(FIRST, Arrival.PREFILLED))
+    await ledger.flush()
+    assert [(line.stage, line.note, line.before, line.after, line.effects) for line in await ledger.story(REQUEST)] == [
+        ("Registered", "3 seats", JoinState.EMPTY, JoinState.SEATED, ()),
+        ("Prefilled", "", JoinState.SEATED, JoinState.MATCHED, (JoinEffect.WRITE,)),
+    ]
+
+
+async def test_a_story_joins_all_writers_and_attempts_of_a_request(
+    ledger: Ledger, redis: Redis, namespace: str
+) -> None:
+    shim = Ledger(redis, namespace, "p0")
+    ledger.post(Noted(FIRST, "one"))
+    shim.post(Noted(FIRST, "two"))
+    ledger.post(Noted(SECOND, "three"))
+    await ledger.flush()
+    await shim.flush()
+    story = await ledger.story(REQUEST)
+    assert [line.at_s for line in story] == sorted(line.at_s for line in story)
+    assert {(line.stage, line.writer, line.attempt) for line in story} == {
+        ("one", "router-a", 1),
+        ("two", "p0", 1),
+        ("three", "router-a", 2),
+    }
+    assert [line.stage for line in story if line.writer == "router-a"] == ["one", "three"]
+
+
+async def test_an_unknown_request_has_an_empty_story(ledger: Ledger) -> None:
+    assert await ledger.story(RequestId("req-nobody")) == ()
+
+
+async def test_a_story_keeps_its_newest_lines(ledger: Ledger) -> None:
+    for number in range(40):
+        ledger.post(Noted(FIRST, f"stage-{number}"))
+    await ledger.flush()
+    for number in range(40, 200):
+        ledger.post(Noted(FIRST, f"stage-{number}"))
+    await ledger.flush()
+    assert await stages(ledger) == [f"stage-{number}" for number in range(200 - STORY_LINES, 200)]
+
+
+async def test_a_ticket_is_open_from_opened_to_closed(ledger: Ledger) -> None:
+    for number in range(9):
+        ledger.post(Opened(ticket(request_id=RequestId(f"req-{number}"))))
+    await ledger.flush()
+    assert await ledger.open_tickets() == 9
+    for number in range(9):
+        ledger.post(Closed(transfer_id_of(RequestId(f"req-{number}"), Attempt(1)), Outcome.FAILED))
+    await ledger.flush()
+    assert await ledger.open_tickets() == 0
+
+
+async def test_the_first_outcome_stands_and_a_late_opening_opens_nothing(
+    ledger: Ledger, redis: Redis, namespace: str
+) -> None:
+    ledger.post(Closed(FIRST, Outcome.ABANDONED))
+    ledger.post(Closed(FIRST, Outcome.SERVED))
+    ledger.post(Opened(ticket()))
+    await ledger.flush()
+    record = await redis.hgetall(keys.ledger_record(namespace, keys.ledger_shard(REQUEST), REQUEST))
+    assert record[b"1:outcome"] == b"abandoned"
+    assert await ledger.open_tickets() == 0
+
+
+async def test_tickets_long_past_their_deadline_are_not_counted(ledger: Ledger, redis: Redis, namespace: str) -> None:
+    ledger.post(Opened(ticket()))
+    await ledger.flush()
+    key = keys.ledger_open(namespace, keys.ledger_shard(REQUEST))
+    await redis.zadd(key, {FIRST: await redis.zscore(key, FIRST) - (30 + GRACE_S) * 1000})
+    assert await ledger.open_tickets() == 0
+    assert await redis.zcard(key) == 0
+
+
+async def test_an_open_request_outlives_its_deadline_by_the_grace_and_a_closed_one_is_kept(
+    ledger: Ledger, redis: Redis, namespace: str
+) -> None:
+    ledger.post(Opened(ticket()))
+    await ledger.flush()
+    for key in (keys.ledger_record, keys.ledger_story):
+        assert 30 + GRACE_S - 5 < await ttl_s(redis, key, namespace) <= 30 + GRACE_S
+    ledger.post(Closed(FIRST, Outcome.SERVED))
+    await ledger.flush()
+    for key in (keys.ledger_record, keys.ledger_story):
+        assert KEEP_S - 5 < await ttl_s(redis, key, namespace) <= KEEP_S
+    ledger.post(Opened(ticket(attempt=2)))
+    await ledger.flush()
+    assert await ttl_s(redis, keys.ledger_story, namespace) <= 30 + GRACE_S
+
+
+async def test_every_key_of_the_ledger_has_a_ttl(ledger: Ledger, redis: Redis, namespace: str) -> None:
+    ledger.post(Opened(ticket()))
+    ledger.post(Noted(TransferId("elsewhere"), "noted"))
+    ledger.post(Arrived(TransferId("req-3.1"), Arrival.WRITER_DONE))
+    await ledger.flush()
+    ttls = {name: await redis.ttl(name) async for name in redis.scan_iter(f"{{{namespace}:*")}
+    assert len(ttls) == 7
+    assert all(0 < left_s <= KEEP_S for left_s in ttls.values()), ttls
+
+
+async def test_an_id_of_another_router_is_a_request_of_its_own(ledger: Ledger) -> None:
+    ledger.post(Noted(TransferId("cmpl-abc"), "seen"))
+    ledger.post(Noted(TransferId("cmpl.99999999999999999999"), "seen"))
+    await ledger.flush()
+    for request_id in ("cmpl-abc", "cmpl.99999999999999999999"):
+        assert [(line.attempt, line.stage) for line in await ledger.story(RequestId(request_id))] == [(1, "seen")]
+
+
+async def test_an_entry_that_is_no_unicode_harms_no_other(ledger: Ledger) -> None:
+    ledger.post(Noted(FIRST, "before"))
+    ledger.post(Noted(FIRST, "broken", "\ud800"))
+    ledger.post(Noted(TransferId("\udfff.1"), "broken"))
+    ledger.post(Noted(FIRST, "after", "grüße 🙂"))
+    await ledger.flush()
+    assert await stages(ledger) == ["before", "after"]
+    assert (ledger.counts.rejected, ledger.counts.written) == (2, 2)
+
+
+async def test_a_batch_that_redis_refuses_for_good_harms_no_other(ledger: Ledger, redis: Redis, namespace: str) -> None:
+    await redis.set(keys.ledger_record(namespace, keys.ledger_shard(REQUEST), REQUEST), "not a hash", ex=60)
+    other = next(name for name in map(RequestId, "abcdefgh") if keys.ledger_shard(name) != keys.ledger_shard(REQUEST))
+    ledger.post(Noted(FIRST, "lost"))
+    ledger.post(Noted(transfer_id_of(other, Attempt(1)), "kept"))
+    await ledger.flush()
+    assert await stages(ledger, other) == ["kept"]
+    assert (ledger.counts.rejected, ledger.counts.written, ledger.degraded) == (1, 1, False)
+
+
+async def test_an_awaited_arrival_answers_state_and_effects(ledger: Ledger) -> None:
+    assert await ledger.arrive(Arrived(FIRST, Arrival.PREFILLED)) == Walked(JoinState.FILLED, ())
+    assert await ledger.arrive(Arrived(FIRST, Arrival.REGISTERED)) == Walked(JoinState.MATCHED, (JoinEffect.WRITE,))
+    await ledger.arrive(Arrived(SECOND, Arrival.REGISTERED))
+    with pytest.raises(StaleAttempt):
+        await ledger.arrive(Arrived(FIRST, Arrival.REGISTERED))
+
+
+async def test_without_a_store_entries_wait_and_the_oldest_go_first(redis_url: str, namespace: str) -> None:
+    nobody = connect("unix:///nowhere/store.sock")
+    ledger = Ledger(nobody, namespace, "router-a", max_pending=3)
+    for number in range(5):
+        ledger.post(Noted(FIRST, f"stage-{number}"))
+    assert ledger.counts.dropped == 2
+    with pytest.raises(StoreDown):
+        await ledger.flush()
+    assert (ledger.degraded, ledger.counts.failed_flushes) == (True, 1)
+    with pytest.raises(StoreDown):
+        await ledger.story(REQUEST)
+    with pytest.raises(StoreDown):
+        await ledger.open_tickets()
+    await ledger.aclose()
+    assert ledger.counts.dropped == 5
+    await nobody.aclose()
+
+
+async def test_run_flushes_until_closed_and_close_writes_the_rest(ledger: Ledger) -> None:
+    running = asyncio.create_task(ledger.run())
+    ledger.post(Noted(FIRST, "one"))
+    while await stages(ledger) != ["one"]:
+        await asyncio.sleep(0.005)
+    ledger.post(Noted(FIRST, "two"))
+    await ledger.aclose()
+    assert await stages(ledger) == ["one", "two"]
+    await running
+
+
+async def test_run_ends_when_it_is_cancelled(ledger: Ledger) -> None:
+    running = asyncio.create_task(ledger.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert running.cancelled()
