@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from engine_shim.settings import ShimSettings, read_settings
+from router.contract.errors import BadSettings
+
+
+def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "shim.toml"
+    file.write_text('port = 1\nrole = "prefill"\nblock-tokens = 8\nprefix_cache = false\n')
+    environ = {"TANDEM_SHIM_PORT": "2", "TANDEM_SHIM_ROLE": "decode", "PATH": "/bin"}
+    settings = read_settings(["--config", str(file), "--port", "3"], environ)
+    assert (settings.port, settings.role, settings.block_tokens, settings.prefix_cache) == (3, "decode", 8, False)
+
+
+def test_json_files_are_read_and_defaults_stay(tmp_path: Path) -> None:
+    file = tmp_path / "shim.json"
+    file.write_text(json.dumps({"kv_wait_for_s": 2.5}))
+    settings = read_settings(["--config", str(file)], {})
+    assert settings == ShimSettings(kv_wait_for_s=2.5)
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"TANDEM_SHIM_PROT": "1"}, "Did you mean port?"),
+        ({"TANDEM_SHIM_PORT": "x"}, "--port must be of type int"),
+        ({"TANDEM_SHIM_PORT": "70000"}, "0 to 65535"),
+        ({"TANDEM_SHIM_ROLE": "cook"}, "one of prefill, decode, both"),
+        ({"TANDEM_SHIM_PREFIX_CACHE": "maybe"}, "--prefix-cache must be of type bool"),
+        ({"TANDEM_SHIM_BLOCK_TOKENS": "0"}, "--block-tokens must be at least 1"),
+        ({"TANDEM_SHIM_LEASE_FOR_S": "0"}, "--lease-for-s must be more than 0 seconds"),
+    ],
+)
+def test_bad_settings_say_what_to_change(environ: dict[str, str], text: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        read_settings([], environ)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.toml", "port = = 1", "neither TOML nor JSON"),
+        ("a.json", "[1]", "must hold a table"),
+        ("a.toml", 'modle = "x"', "Did you mean model?"),
+        (None, "", "cannot be read"),
+    ],
+)
+def test_bad_files_say_what_to_change(tmp_path: Path, name: str | None, content: str, text: str) -> None:
+    path = tmp_path / (name or "missing.toml")
+    if name is not None:
+        path.write_text(content)
+    with pytest.raises(BadSettings) as caught:
+        read_settings(["--config", str(path)], {})
+    assert text in caught.value.message
