@@ -26,8 +26,10 @@ class LocalFleet:
     def __init__(self, setup: SetUp, log_dir: Path) -> None:
         """Nothing runs yet. Logs go to `log_dir`."""
         self.setup = setup
-        self.url = f"http://{setup.host}:{setup.port}"
+        self.url = setup.url
         self.children = Children(log_dir)
+        self.store_url = "" if setup.store == "embedded" else setup.store
+        """Known once started."""
         self.model = ""
         """Served name; known once started."""
         self._store: EmbeddedStore | None = None
@@ -42,21 +44,20 @@ class LocalFleet:
         await self.children.guard(self._start(announce))
 
     async def _start(self, announce: Announce) -> None:
-        store_url = await self._start_store()
-        announce("store", store_url)
-        engines = [await self.children.start(program) for program in engine_programs(self.setup, store_url)]
-        await self.children.start(router_program(self.setup, store_url))
+        if self.setup.store == "embedded":
+            self._start_store()
+        announce("store", self.store_url)
+        engines = [await self.children.start(program) for program in engine_programs(self.setup, self.store_url)]
+        await self.children.start(router_program(self.setup, self.store_url))
         await asyncio.gather(*(self._engine_ready(engine, announce) for engine in engines))
         await self._router_ready()
         announce("router", self.url)
 
-    async def _start_store(self) -> str:
-        if self.setup.store != "embedded":
-            return self.setup.store
+    def _start_store(self) -> None:
         self._store = EmbeddedStore()
         self._store.start()  # in this thread: its death signal follows the thread that started it
         self.children.adopt("store", self._store.pid, StoreDown)
-        return self._store.url
+        self.store_url = self._store.url
 
     async def _engine_ready(self, engine: Child, announce: Announce) -> None:
         said = await engine.ready

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import os
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -48,7 +47,7 @@ def check_address(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 message = f"Port {port} on {host} is taken; stop what listens there or choose another with --port."
             else:
-                message = f"Cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}); choose another address."
+                message = f"Cannot listen on {host}:{port} ({error.strerror}); choose another address."
             raise AddressTaken(message) from error
 
 
@@ -111,7 +110,7 @@ def _check_store(url: str) -> None:
     try:
         socket.create_connection(address, _STORE_TIMEOUT_S).close()
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else "no answer"
+        why = error.strerror or "no answer"
         raise DeploymentError(
-            f"The store at {address[0]}:{address[1]} cannot be reached ({reason}); start it or correct --store."
+            f"The store at {address[0]}:{address[1]} cannot be reached ({why}); start it or correct --store."
         ) from error

@@ -60,6 +60,11 @@ class Children:
         self._watchers: set[asyncio.Task[None]] = set()
         self._death: asyncio.Future[TandemError] = asyncio.get_running_loop().create_future()
 
+    @property
+    def running(self) -> tuple[Child, ...]:
+        """The Children that have been started and not been stopped."""
+        return tuple(self._children)
+
     async def start(self, program: Program) -> Child:
         """Start `program`; its death, from now to `aclose`, ends whatever is awaited through `guard`."""
         log_path = self._log_dir / f"{program.name}.log"

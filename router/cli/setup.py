@@ -49,6 +49,12 @@ class SetUp:
     namespace: str = "tandem"
 
     @property
+    def url(self) -> str:
+        """Where this machine reaches the router."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
     def num_engines(self) -> int:
         """How many engine processes there are."""
         return self.prefill + self.decode + self.both

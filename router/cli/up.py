@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from router.cli import preflight
 from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
 from router.cli.local_fleet import LocalFleet
+from router.cli.running import Running, noted
 from router.cli.setup import DEFAULT_MODEL, SetUp
 from router.cli.terminal import LiveLine
 from router.contract.instance import Mode
@@ -110,7 +112,8 @@ async def _serve(fleet: LocalFleet, logs: Path, line: LiveLine) -> None:
         ticking.cancel()
         line.clear()
     line.say(_ready_text(fleet, logs, time.monotonic() - began_at))
-    await fleet.children.guard(asyncio.Event().wait())
+    with noted(Running(os.getpid(), fleet.url, fleet.store_url)):
+        await fleet.children.guard(asyncio.Event().wait())
 
 
 def _ready_text(fleet: LocalFleet, logs: Path, took_s: float) -> str:

