@@ -25,6 +25,7 @@ from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import (
     Engine,
     EngineEvent,
+    EngineLoad,
     ModelCard,
     Prefilled,
     Purpose,
@@ -130,6 +131,10 @@ class Driver:
             live_transfers=0 if self._writer is None else self._copies.num_live,
             open_tickets=self.num_open_tickets,
         )
+
+    def engine_load(self) -> EngineLoad:
+        """How busy the engine is, as of its last step."""
+        return self._engine.load
 
     async def submit(self, request: SequenceRequest, handoff: Handoff | None, deadline_for_s: float) -> Stream:
         """The sequence is queued; its output comes from the Stream.

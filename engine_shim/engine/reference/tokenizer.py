@@ -37,6 +37,7 @@ class Tokenizer:
         ids = self._backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(ids.values(), default=-1) + 1
         """One above the highest token id."""
+        self._longest_token_chars = max(map(len, ids), default=1)
         self.is_byte_level = isinstance(self._backend.decoder, decoders.ByteLevel)
         """True when the text of any ids is the UTF-8 decoding of their joined `token_bytes`."""
         self._templates = {
@@ -56,6 +57,13 @@ class Tokenizer:
         """Token ids of `text`; special tokens written out in the text become their ids."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """A lower bound of the number of tokens of `text`, without encoding it; 0 where none can be given.
+
+        Unicode's canonical composition, which a normalizer may apply, joins at most four characters to one.
+        """
+        return len(text) // (4 * self._longest_token_chars) if self.is_byte_level else 0
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of these ids; bytes that are no UTF-8 become U+FFFD, ids without a token become nothing."""
@@ -95,7 +103,7 @@ class Tokenizer:
         Raises:
             BadRequest: the model has no chat template, or its template refuses these messages.
         """
-        text = self._template(tools).render(
+        text = self.render_chat(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
@@ -104,6 +112,25 @@ class Tokenizer:
         )
         # The template writes BOS itself where the model wants one.
         return self.encode(text, add_special_tokens=False)
+
+    # Any: see chat.
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """The text that `chat` encodes. Raises BadRequest as `chat` does."""
+        return self._template(tools).render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
+        )
 
     # Any: see chat.
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> ChatTemplate:

@@ -1,0 +1,91 @@
+"""Prometheus metrics of the shim. What the Driver knows is read when it is asked for, and costs nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine_shim.driver import Driver
+from engine_shim.serve.intake import Endpoint
+from engine_shim.serve.usage import Tally
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "tandem_shim_"
+_GAUGES = {
+    "running_seqs": "Sequences in the running batch",
+    "waiting_seqs": "Sequences that wait for the engine or for their KV cache",
+    "queued_prompt_tokens": "Prompt tokens that wait for their prefill",
+    "free_blocks": "Blocks that a new sequence may take",
+    "held_blocks": "Blocks pinned for a transfer",
+    "quarantined_blocks": "Held blocks whose request is over and that somebody might still write",
+    "live_transfers": "Copies that are posted and have not ended",
+    "open_tickets": "Rendezvous that have neither landed nor become void",
+}
+_ENGINE_GAUGES = {
+    "parked_seqs": "Sequences that wait for their KV cache",
+    "total_blocks": "Blocks of the KV cache",
+}
+_ENGINE_COUNTERS = {
+    "preemptions": "Sequences that were put back to free blocks",
+    "prefix_hit_tokens": "Prompt tokens found in the prefix cache",
+    "prefix_query_tokens": "Prompt tokens looked up in the prefix cache",
+}
+
+
+class ShimMetrics:
+    """What the shim counts, and what it reads of its Driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Count from zero, in a registry of its own."""
+        self._registry = CollectorRegistry()
+        self._registry.register(_DriverCollector(driver))
+        self._requests = Counter(
+            f"{_PREFIX}requests", "Requests that ended, by error code", ["endpoint", "code"], registry=self._registry
+        )
+        self._prompt_tokens = Counter(
+            f"{_PREFIX}prompt_tokens", "Prompt tokens of answered requests", registry=self._registry
+        )
+        self._generation_tokens = Counter(f"{_PREFIX}generation_tokens", "Tokens generated", registry=self._registry)
+
+    def count_request(self, endpoint: Endpoint, code: str) -> None:
+        """One more request has ended: `ok`, `client_gone`, or the code of its error."""
+        self._requests.labels(str(endpoint), code).inc()
+
+    def count_tokens(self, tally: Tally) -> None:
+        """A request's tokens, once it has ended; one that brought no token counts nothing."""
+        if tally.completion_tokens:
+            self._prompt_tokens.inc(tally.prompt_tokens)
+            self._generation_tokens.inc(tally.completion_tokens)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text form."""
+        return generate_latest(self._registry)
+
+
+class _DriverCollector(Collector):
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def describe(self) -> list[Metric]:
+        """Nothing to read at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The Driver's state of this moment."""
+        load, engine = asdict(self._driver.load()), asdict(self._driver.engine_load())
+        for name, about in _GAUGES.items():
+            yield GaugeMetricFamily(_PREFIX + name, about, load[name])
+        for name, about in _ENGINE_GAUGES.items():
+            yield GaugeMetricFamily(_PREFIX + name, about, engine[name])
+        for name, about in _ENGINE_COUNTERS.items():
+            yield CounterMetricFamily(_PREFIX + name, about, engine[name])
+        ready = GaugeMetricFamily(f"{_PREFIX}ready", "1 while this instance takes requests", int(self._driver.ready))
+        yield ready
+        facts = CounterMetricFamily(f"{_PREFIX}facts", "Facts seen by the driver", labels=["fact"])
+        for fact, count in self._driver.counts.items():
+            facts.add_metric([fact], count)
+        yield facts
