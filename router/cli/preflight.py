@@ -84,18 +84,16 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _check_packages(setup: SetUp) -> None:
-    _need("torch", "engines", "pip install torch==2.13.0")
+    _need(("torch",), "engines", "pip install torch==2.13.0")
     if setup.moves_kv:
-        _need("nixl_cu12", "moving KV cache between engines (or use --mode local)", "pip install nixl-cu12==1.5.1")
+        _need(("nixl_cu12", "nixl_cu13"), "push and pull", "pip install nixl-cu12==1.5.1 (or use --mode local)")
     if setup.store == "embedded":
         find_server()
 
 
-def _need(package: str, purpose: str, remedy: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise MissingDependency(
-            f"The package {package} is not installed, which {purpose} need; install it with: {remedy}"
-        )
+def _need(any_of: tuple[str, ...], purpose: str, remedy: str) -> None:
+    if all(importlib.util.find_spec(package) is None for package in any_of):
+        raise MissingDependency(f"The package {any_of[0]} is not installed, which {purpose} need; {remedy}.")
 
 
 def _check_store(url: str) -> None:
