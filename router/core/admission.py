@@ -30,7 +30,9 @@ class Admission:
         if self.requests >= self._max_requests:
             return Overloaded(f"{self.requests} requests are in flight, which is the limit; try again shortly.")
         if self._max_tokens and self.requests and self.tokens + tokens > self._max_tokens:
-            return Overloaded(f"Prompts of about {self.tokens} tokens are in flight, which is the limit; try again shortly.")
+            return Overloaded(
+                f"Prompts of about {self.tokens} tokens are in flight, which is the limit; try again shortly."
+            )
         self.requests += 1
         self.tokens += tokens
         return None

@@ -18,7 +18,7 @@ class Endpoint(StrEnum):
 
 @dataclass(slots=True)
 class Intake:
-    """A validated request. Not frozen only because one is made per request and a frozen one costs three times as much."""
+    """A validated request. Not frozen, because one is made per request and a frozen one costs three times as much."""
 
     endpoint: Endpoint
     body: bytes
@@ -28,6 +28,8 @@ class Intake:
     """The client asked for a stream in so many words; what is answered is the engine's own verdict."""
     whole: str
     """Why this request cannot be split into prefill and decode, or empty when it can."""
+    trace: bytes = b""
+    """Header lines that both legs carry as they came (W3C trace context), each ending in CRLF."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -11,8 +11,9 @@ a live request is one tuple index.
              GONE       it has left
 
 First failure wins: the row that takes the client out of WAITING or STREAMING fires once, and what the other leg says
-afterwards has nobody left to hear it. A retry is possible only while the client is WAITING: PREFILL_LOST and DECODE_LOST
-are failures for which the driver has found the means of another attempt (a retryable error, attempts and time left).
+afterwards has nobody left to hear it. A retry is possible only while the client is WAITING: PREFILL_LOST and
+DECODE_LOST are failures for which the driver has found the means of another attempt (a retryable error, attempts and
+time left).
 
 Prefill failing after decode streams changes nothing: decode's first byte proves that its KV cache is complete, and
 cutting a right answer would help nobody.

@@ -51,10 +51,10 @@ class Refusal:
 class Desk:
     """Places requests by fixed Rules over the Burdens of this replica; `turn` feeds the policies."""
 
-    __slots__ = ("_burdens", "_rules")
+    __slots__ = ("_burdens", "rules")
 
     def __init__(self, rules: Rules, burdens: Burdens) -> None:
-        self._rules = rules
+        self.rules = rules
         self._burdens = burdens
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
@@ -73,7 +73,7 @@ class Desk:
             prefills = [m for m in prefills if m.instance.instance_id not in excluded]
             if not prefills:
                 return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
-        prefill = self._rules.prefill_policy(prefills, self._prompt_tokens, turn).instance
+        prefill = self.rules.prefill_policy(prefills, self._prompt_tokens, turn).instance
         assert prefill.kv is not None  # a Pairing holds only instances with a KV identity
         decodes = [
             m
@@ -82,11 +82,11 @@ class Desk:
         ]
         if not decodes:
             return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
-        return Placement(mode, prefill, self._rules.decode_policy(decodes, self._sequences, turn).instance, reason)
+        return Placement(mode, prefill, self.rules.decode_policy(decodes, self._sequences, turn).instance, reason)
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
         """The mode and its reason: the configured one unless something makes the request local."""
-        rules = self._rules
+        rules = self.rules
         if rules.mode is Mode.LOCAL:
             return Mode.LOCAL, "configured"
         if intake.whole:
@@ -100,8 +100,10 @@ class Desk:
     def _alone(self, pool: Pool, reason: str, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         solos = [m for m in pool.solos if m.instance.instance_id not in excluded]
         if not solos:
-            return Refusal(NoDecode(f"No decode instance can take a request for {pool.model!r}; start one or try again."))
-        return Placement(Mode.LOCAL, None, self._rules.decode_policy(solos, self._sequences, turn).instance, reason)
+            return Refusal(
+                NoDecode(f"No decode instance can take a request for {pool.model!r}; start one or try again.")
+            )
+        return Placement(Mode.LOCAL, None, self.rules.decode_policy(solos, self._sequences, turn).instance, reason)
 
     # Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
     def _prompt_tokens(self, member: Member) -> int:
@@ -114,7 +116,9 @@ class Desk:
 
 def _unknown(fleet: Fleet, model: str) -> TandemError:
     if not fleet.pools:
-        return NoPrefill("No engine is live; start a prefill and a decode instance, or wait until they have registered.")
+        return NoPrefill(
+            "No engine is live; start a prefill and a decode instance, or wait until they have registered."
+        )
     names = ", ".join(sorted(fleet.pools))
     return ModelUnknown(f"The model {model!r} does not exist here; the models served are: {names}.", param="model")
 
@@ -128,5 +132,3 @@ def _missing(pool: Pool, mode: Mode) -> TandemError:
         f"No prefill and decode instance of {pool.model!r} can exchange KV cache in {mode} mode; "
         "start both with the same model, dtype and mode."
     )
-
-

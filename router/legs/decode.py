@@ -1,4 +1,4 @@
-"""The decode leg: the client's own body with the hand-over spliced in, and an answer that goes to the client as it is."""
+"""The decode leg: the client's own body with the hand-over spliced in, and an answer that goes through as it is."""
 
 from __future__ import annotations
 

@@ -70,6 +70,11 @@ class LegPool:
         """Connections that wait to be used again."""
         return len(self._idle)
 
+    @property
+    def num_busy(self) -> int:
+        """Connections that carry a leg or are being dialled."""
+        return len(self._live) - len(self._idle) + len(self._dialling)
+
     def take(self) -> Connection | None:
         """A kept-alive connection that is fit for a request, or None: dial."""
         oldest = monotonic() - self._limits.idle_for_s

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
-from router.contract.errors import Blame, LegBroken
+from router.contract.errors import Blame, LegBroken, PeerGone, TandemError, TransferFailed
+from router.contract.instance import Instance, Mode
 from router.legs.connection import Connection
 from router.legs.leg import Leg, LegOwner
 from router.legs.pool import LegPool
@@ -50,22 +51,46 @@ def prefill_body(body: bytes, params: bytes) -> bytes:
     return _ENCODER.encode(fields)
 
 
-class PrefillAnswer(msgspec.Struct, gc=False):
-    """What is read of prefill's answer."""
-
+class _Pulled(msgspec.Struct, gc=False):
     kv_transfer_params: Raw = Raw(b"")
-    """Passed on to decode as it is in pull mode; empty when prefill hands nothing over."""
 
 
-_ANSWERS = msgspec.json.Decoder(PrefillAnswer)
+class _Identity(msgspec.Struct, gc=False):
+    remote_engine_id: str = ""
 
 
-def read_prefill_answer(body: bytes) -> PrefillAnswer | None:
-    """The hand-over in prefill's answer, or None when it is no JSON object."""
+class _Pushed(msgspec.Struct, gc=False):
+    kv_transfer_params: _Identity | None = None
+
+
+_PULLED, _PUSHED = msgspec.json.Decoder(_Pulled), msgspec.json.Decoder(_Pushed)
+
+
+def read_hand_over(body: bytes, prefill: Instance, mode: Mode) -> bytes | TandemError:
+    """What prefill's answer hands over, or why the hand-over cannot come about.
+
+    Returns:
+        In pull mode the answer's kv_transfer_params as they stand, for decode; in push mode nothing (b""), since
+        decode has had its parameters all along and the answer only confirms them.
+        PeerGone: the engine at this address is not the one that decode was told of.
+        TransferFailed: the answer carries no hand-over, so no KV cache will come.
+    """
     try:
-        return _ANSWERS.decode(body)
-    except msgspec.DecodeError:
-        return None
+        if mode is Mode.PULL:
+            handed_over = bytes(_PULLED.decode(body).kv_transfer_params)
+            return handed_over if handed_over[:1] == b"{" else _nothing()
+        identity = _PUSHED.decode(body).kv_transfer_params
+    except (msgspec.DecodeError, RecursionError):
+        return _nothing()
+    if identity is None:
+        return _nothing()
+    if prefill.kv is not None and identity.remote_engine_id != prefill.kv.engine_id:
+        return PeerGone("The prefill instance has been restarted since it was chosen; try again.")
+    return b""
+
+
+def _nothing() -> TransferFailed:
+    return TransferFailed("The prefill instance answered without a KV cache to hand over; try again.")
 
 
 class PrefillLeg(Leg):

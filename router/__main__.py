@@ -1,0 +1,72 @@
+"""`python -m router`, which is also `tandem router`: settings in, a serving process out."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import get_origin, get_type_hints
+
+from router.contract.errors import DeploymentError, MissingDependency
+from router.settings import ENV_PREFIX, Settings, help_texts, load
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; returns the exit status: 0, or 2 with one sentence when the set-up must change."""
+    arguments = vars(_parser().parse_args(argv))
+    config = arguments.pop("config")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn.error").setLevel(
+        logging.CRITICAL
+    )  # it reports ended streams as errors of the application
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = load(arguments, os.environ, config)
+        _serve(settings)
+    except DeploymentError as error:
+        print(f"tandem router: {error.message}", file=sys.stderr)  # noqa: T201 - this is a command
+        return 2
+    return 0
+
+
+def _serve(settings: Settings) -> None:
+    try:
+        import uvloop  # noqa: PLC0415 - half a second that `--help` must not cost
+
+        from router.build import listen, serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"The router needs {error.name}; install tandem-router[router].") from error
+    listener = listen(settings.host, settings.port)
+    gc.freeze()  # what importing has made is never garbage; collections need not look at it
+    uvloop.run(serve(settings, listener))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tandem router",
+        description="Serve OpenAI's API in front of prefill and decode engines.",
+        argument_default=argparse.SUPPRESS,
+        epilog=f"Every setting is also an environment variable ({ENV_PREFIX}PORT) and a key of the --config file.",
+    )
+    parser.add_argument("--config", default=None, help="settings file: YAML, TOML or JSON by its suffix")
+    texts, hints = help_texts(), get_type_hints(Settings)
+    for field in fields(Settings):
+        assert field.default is not MISSING
+        flag = "--" + field.name.replace("_", "-")
+        listed = get_origin(hints[field.name]) is tuple
+        shown = ", ".join(field.default) if listed else field.default
+        parser.add_argument(
+            flag,
+            action="append" if listed else "store",
+            metavar=field.name.upper(),
+            help=f"{texts[field.name]} (default: {shown if shown != '' else 'none'})",
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

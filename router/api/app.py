@@ -1,0 +1,184 @@
+"""The FastAPI application: models, health, metrics, the fleet, and the documentation of what `front` carries itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from router.api.problems import envelope, problem_headers
+from router.api.stubs import describe_inference
+from router.contract.errors import (
+    BadRequest,
+    Blame,
+    BodyTooLarge,
+    LegUnreachable,
+    MethodNotAllowed,
+    ModelUnknown,
+    NoDecode,
+    RouteUnknown,
+    TandemError,
+)
+from router.core.fleet import Pool
+from router.driver.router import Router
+from router.driver.watch import FleetWatch
+
+TOKENIZE_BYTES = 16 * 1024 * 1024
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What the application shows."""
+
+    router: Router
+    watch: FleetWatch
+    render_metrics: Callable[[], bytes]
+    ledger_degraded: Callable[[], bool]
+
+
+def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
+    """The application; background tasks run inside `lifespan`."""
+    app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None)
+    app.state.started_unix_s = int(time.time())
+    _add_problems(app)
+    _add_models(app, surface)
+    _add_health(app, surface)
+    _add_tokenize(app, surface)
+    describe_inference(app)
+    return app
+
+
+def _problem(error: TandemError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
+    return Response(envelope(error), error.http_status, headers)
+
+
+def _add_problems(app: FastAPI) -> None:
+    async def on_tandem_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TandemError)
+        return _problem(error)
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return _problem(MethodNotAllowed(f"{request.method} is not allowed here; use {allowed}.", param=allowed))
+        if error.status_code == 404:
+            return _problem(RouteUnknown(f"There is no {request.url.path} here; /docs lists what there is."))
+        return _problem(BadRequest(str(error.detail)))
+
+    app.add_exception_handler(TandemError, on_tandem_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+
+
+def _add_models(app: FastAPI, surface: Surface) -> None:
+    def card(pool: Pool) -> dict[str, object]:
+        return {
+            "id": pool.model,
+            "object": "model",
+            "created": app.state.started_unix_s,
+            "owned_by": "tandem",
+            "max_model_len": pool.max_context_tokens,
+        }
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, object]:
+        """Models that can be served: prefill and decode (or engines that are both) are live."""
+        pools = sorted(surface.router.fleet.pools.items())
+        return {"object": "list", "data": [card(pool) for _, pool in pools if pool.serves]}
+
+    @app.get("/v1/models/{model:path}")
+    async def get_model(model: str) -> dict[str, object]:
+        """One model."""
+        pool = surface.router.fleet.pools.get(model)
+        if pool is None or not pool.serves:
+            raise ModelUnknown(f"The model {model!r} does not exist here; GET /v1/models lists them.", param="model")
+        return card(pool)
+
+
+def _add_health(app: FastAPI, surface: Surface) -> None:
+    router = surface.router
+
+    @app.get("/healthz")
+    @app.get("/health", include_in_schema=False)
+    async def healthz() -> dict[str, str]:
+        """The process is alive."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    @app.get("/ready", include_in_schema=False)
+    async def readyz() -> JSONResponse:
+        """Requests can be placed: 200, else 503. `degraded` says that the store does not answer."""
+        ready = router.fleet.serves and not router.admission.draining
+        state = {
+            "ready": ready,
+            "draining": router.admission.draining,
+            "degraded": surface.watch.degraded or surface.ledger_degraded(),
+            "models": sorted(model for model, pool in router.fleet.pools.items() if pool.serves),
+        }
+        return JSONResponse(state, 200 if ready else 503, {} if ready else {"Retry-After": "1"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(await asyncio.to_thread(surface.render_metrics), media_type="text/plain; version=0.0.4")
+
+    @app.get("/admin/fleet")
+    async def fleet() -> dict[str, object]:
+        """Every instance, its last heartbeat, and what this router has on its way to it."""
+        return {
+            "degraded": surface.watch.degraded,
+            "age_s": round(time.monotonic() - surface.watch.looked_at, 3),
+            "instances": [
+                {
+                    "instance_id": member.instance.instance_id,
+                    "role": member.instance.role,
+                    "epoch": member.instance.epoch,
+                    "url": member.instance.url,
+                    "model": member.instance.model,
+                    "draining": member.instance.draining,
+                    "compat_hash": member.instance.kv.compat_hash if member.instance.kv else None,
+                    "modes": list(member.instance.kv.modes) if member.instance.kv else [],
+                    "load": {name: getattr(member.load, name) for name in member.load.__slots__},
+                    "on_its_way": router.burdens.of(member.instance.instance_id).requests,
+                }
+                for member in router.fleet.members
+            ],
+        }
+
+
+def _add_tokenize(app: FastAPI, surface: Surface) -> None:
+    client = httpx.AsyncClient(timeout=10.0)
+
+    async def pass_on(request: Request) -> Response:
+        """Passed to a decode instance of the model, as it is."""
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > TOKENIZE_BYTES:
+                raise BodyTooLarge(f"The body is over {TOKENIZE_BYTES} bytes; send less at once.")
+        member = next((m for pool in surface.router.fleet.pools.values() for m in pool.solos), None)
+        if member is None:
+            raise NoDecode("No decode instance is live; start one or try again later.")
+        try:
+            answer = await client.post(
+                member.instance.url + request.url.path,
+                content=bytes(body),
+                headers={"content-type": "application/json"},
+            )
+        except httpx.HTTPError as error:
+            raise LegUnreachable(
+                f"The decode instance cannot be reached: {type(error).__name__}.", side=Blame.DECODE
+            ) from error
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+    app.post("/tokenize")(pass_on)
+    app.post("/detokenize")(pass_on)

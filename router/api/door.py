@@ -1,0 +1,107 @@
+"""Door: where a request whose body is whole becomes an Exchange, whichever data path it came by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+from router.api.intake import read_intake
+from router.contract.errors import BadRequest, Impossible, MediaUnsupported, TandemError
+from router.contract.ledger import Outcome
+from router.contract.wire import MAX_ID_CHARS
+from router.core.intake import Endpoint
+from router.core.record import Record
+from router.driver.exchange import Exchange
+from router.driver.ports import ClientPort
+from router.driver.router import Router
+
+LOG = logging.getLogger("tandem.router")
+
+HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
+"""Paths that are taken before any framework sees them."""
+
+_TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
+_TIMEOUT_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """What is let in."""
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_head_bytes: int = 64 * 1024
+    arrival_s: float = 60.0
+    """A request must have arrived as a whole within so many seconds of its first byte."""
+
+
+class Door:
+    """Lets requests into one Router."""
+
+    def __init__(self, router: Router, limits: DoorLimits) -> None:
+        self.router = router
+        self.limits = limits
+
+    def enter(
+        self, client: ClientPort, endpoint: Endpoint, headers: Mapping[bytes, bytes], body: bytes
+    ) -> Exchange | None:
+        """The request is being carried out (an Exchange), or `client` has been answered already (None).
+
+        Args:
+            headers: lower-case names; of a repeated header, one.
+            body: the whole of it.
+        """
+        client_id = sane_id(headers.get(b"x-request-id", b""))
+        request_id = self.router.mint()
+        client.name(client_id or request_id)
+        record = Record(request_id, client_id, "", endpoint.value, False, monotonic())
+        try:
+            if headers.get(b"content-encoding", b"identity") != b"identity":
+                raise MediaUnsupported("Send the body without Content-Encoding.")
+            total_s = _wanted_s(headers, self.router.deadlines.total_s)
+            intake = read_intake(endpoint, body, _trace_lines(headers))
+            record.model, record.stream = intake.model, intake.stream
+            opened = self.router.open(client, intake, record, total_s)
+        except TandemError as error:
+            opened = error
+        except Exception as error:
+            LOG.exception("request %s failed by a bug", request_id)
+            opened = Impossible(f"The router failed ({type(error).__name__}); its log says why.", request_id=request_id)
+        if isinstance(opened, Exchange):
+            return opened
+        self._refuse(client, record, opened)
+        return None
+
+    def _refuse(self, client: ClientPort, record: Record, error: TandemError) -> None:
+        record.ended_at = monotonic()
+        record.status, record.code, record.outcome = error.http_status, error.code, Outcome.REFUSED
+        client.refuse(error)
+        self.router.books.fold(record)
+
+
+def sane_id(value: bytes) -> str:
+    """A client's request id, or empty for one that is too long or not printable ASCII."""
+    if not value or len(value) > MAX_ID_CHARS or not value.isascii():
+        return ""
+    text = value.decode("ascii")
+    return text if text.isprintable() else ""
+
+
+def _wanted_s(headers: Mapping[bytes, bytes], default_s: float) -> float:
+    """The total deadline that the client asks for, seconds; it can only shorten the configured one."""
+    wanted_s = default_s
+    for name in _TIMEOUT_HEADERS:
+        value = headers.get(name)
+        if value is None:
+            continue
+        if not value.isdigit() or not 0 < len(value) <= 12 or int(value) == 0:
+            raise BadRequest(f"{name.decode()} must be a whole number of milliseconds of at least 1.")
+        wanted_s = min(wanted_s, int(value) / 1000)
+    return wanted_s
+
+
+def _trace_lines(headers: Mapping[bytes, bytes]) -> bytes:
+    if _TRACE_HEADERS[0] not in headers:
+        return b""
+    return b"".join(b"%b: %b\r\n" % (name, headers[name]) for name in _TRACE_HEADERS if name in headers)

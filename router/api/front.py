@@ -1,0 +1,199 @@
+"""Front: the ASGI application that uvicorn runs. Inference goes to an Exchange, everything else to FastAPI.
+
+This is the same exchange as the hook's, behind ASGI: for requests that the hook hands on, and for all of them with the
+setting `data_path: asgi`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from router.api.door import HOT_PATHS, Door, DoorLimits
+from router.api.problems import envelope, problem_headers
+from router.api.sse import error_event
+from router.contract.errors import BodyTooLarge, RequestTimeout, TandemError
+from router.driver.exchange import Exchange
+from router.legs.answer import Answer
+from router.legs.connection import Headers
+
+# Any: the ASGI specification types its messages as open dictionaries.
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+QUEUE_BYTES = 64 * 1024
+"""Queued bytes above which decode is held back."""
+
+
+class Front:
+    """Raw ASGI in front of `app`."""
+
+    def __init__(self, door: Door, app: App) -> None:
+        self._door = door
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Carry one request."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            endpoint = HOT_PATHS.get(scope["path"].encode("utf-8", "replace"))
+            if endpoint is not None:
+                await self._carry(endpoint.encode("ascii"), scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _carry(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        client = AsgiClient()
+        try:
+            body = await _read_body(receive, self._door.limits)
+        except TandemError as error:
+            client.close_after = True
+            client.name(self._door.router.mint())
+            client.refuse(error)
+            await client.run(send)
+            return
+        if body is None:
+            return
+        exchange = self._door.enter(client, HOT_PATHS[path], dict(scope["headers"]), body)
+        if exchange is None:
+            await client.run(send)
+            return
+        client.exchange = exchange
+        watch = asyncio.get_running_loop().create_task(_watch(receive, client))
+        try:
+            await client.run(send)
+        finally:
+            watch.cancel()
+            client.leave()
+
+
+async def _read_body(receive: Receive, limits: DoorLimits) -> bytes | None:
+    """The whole body, or None when the client left before its end.
+
+    Raises:
+        BodyTooLarge, RequestTimeout: it is not worth waiting for the rest.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.arrival_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                if size > limits.max_body_bytes:
+                    raise BodyTooLarge(f"The body is over {limits.max_body_bytes} bytes; send less at once.")
+                if not message.get("more_body", False):
+                    return b"".join(pieces)
+    except TimeoutError as error:
+        raise RequestTimeout("The request did not arrive in time; send it again.") from error
+
+
+async def _watch(receive: Receive, client: AsgiClient) -> None:
+    """Tell the exchange when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    client.leave()
+
+
+class AsgiClient:
+    """A ClientPort whose bytes wait in a queue for `run`, which sends them."""
+
+    def __init__(self) -> None:
+        self.exchange: Exchange | None = None
+        self.close_after = False
+        """The connection is not to be used again."""
+        self._id = b""
+        self._queue: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._paused = False
+        self._news = asyncio.Event()
+        self._ended = False
+        self._over = False
+
+    async def run(self, send: Send) -> None:
+        """Send what is queued until the answer has ended or been abandoned."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._queue:
+                message = self._queue.popleft()
+                self._queued_bytes -= len(message.get("body", b""))
+                await send(message)
+                self._maybe_resume()
+            if self._ended:
+                return
+
+    def leave(self) -> None:
+        """The client is gone, if it has not been answered."""
+        if not self._over:
+            self._finish()
+            self._queue.clear()
+            if self.exchange is not None:
+                self.exchange.on_client_gone()
+
+    def _finish(self) -> None:
+        self._over = self._ended = True
+        self._news.set()
+
+    def _maybe_resume(self) -> None:
+        if self._paused and self._queued_bytes < QUEUE_BYTES // 4 and not self._over:
+            self._paused = False
+            if self.exchange is not None:
+                self.exchange.on_client_resumed()
+
+    def _put(self, message: Message) -> None:
+        self._queue.append(message)
+        self._queued_bytes += len(message.get("body", b""))
+        self._news.set()
+        if self._queued_bytes > QUEUE_BYTES and not self._paused and self.exchange is not None:
+            self._paused = True
+            self.exchange.on_client_paused()
+
+    # ClientPort.
+
+    def name(self, request_id: str) -> None:
+        """The answer will carry this X-Request-Id."""
+        self._id = request_id.encode("ascii")
+
+    def begin(self, status: int, headers: Headers, length: int | None) -> None:
+        """Queue the head."""
+        own = [*headers, (b"x-request-id", self._id)]
+        if length is not None:
+            own.append((b"content-length", b"%d" % length))
+        if self.close_after:
+            own.append((b"connection", b"close"))
+        self._put({"type": "http.response.start", "status": status, "headers": own})
+
+    def write(self, body: bytes, *, ended: bool) -> None:
+        """Queue the bytes."""
+        if ended:
+            self._over = self._ended = True
+        self._put({"type": "http.response.body", "body": body, "more_body": not ended})
+
+    def answer(self, answer: Answer) -> None:
+        """Queue it as a whole."""
+        self.begin(answer.status, answer.headers, len(answer.body))
+        self.write(answer.body, ended=True)
+
+    def refuse(self, error: TandemError) -> None:
+        """Queue the error in its envelope."""
+        self.answer(Answer(error.http_status, problem_headers(error), envelope(error)))
+
+    def break_off(self, error: TandemError, *, stream: bool) -> None:
+        """End a stream with an error event; leave anything else incomplete, so that uvicorn cuts the connection."""
+        if stream:
+            self.write(error_event(error), ended=True)
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Send nothing more; uvicorn closes the connection of an answer that is not complete."""
+        self._queue.clear()
+        self._finish()

@@ -1,0 +1,96 @@
+"""Bytes -> Intake: the body is validated as JSON, and of its fields only those are read that decide its way."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from router.contract.errors import BadRequest
+from router.core.intake import Endpoint, Intake
+
+_NONE = Raw(b"")
+
+
+class _Head(msgspec.Struct, gc=False):
+    """The fields that decide how a request is carried out. Types other than the model's are the engine's to judge."""
+
+    model: str = ""
+    stream: Raw = _NONE
+    prompt: Raw = _NONE
+    n: Raw = _NONE
+    best_of: Raw = _NONE
+    use_beam_search: Raw = _NONE
+    prompt_logprobs: Raw = _NONE
+    echo: Raw = _NONE
+    logprobs: Raw = _NONE
+    kv_transfer_params: Raw = _NONE
+    request_id: Raw = _NONE
+
+
+_HEADS = msgspec.json.Decoder(_Head)
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+
+_OURS = ("kv_transfer_params", "request_id")
+"""Fields that a client must not set: in stock engines they reach the scheduler unchecked."""
+
+_OFF = frozenset({b"", b"null", b"false"})
+_ONE = frozenset({b"", b"null", b"1"})
+
+
+def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"") -> Intake:
+    """The Intake of a request body.
+
+    Raises:
+        BadRequest: the body is not one JSON object, or its model is not a non-empty string.
+    """
+    try:
+        head = _HEADS.decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"The body must be a JSON object with a model: {error}.", param=_param(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"The body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise BadRequest("The body is nested too deeply.") from error
+    if not head.model:
+        raise BadRequest("Name a model in the body; GET /v1/models lists them.", param="model")
+    if head.kv_transfer_params is not _NONE or head.request_id is not _NONE:
+        body = _without_ours(body)
+    return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", _why_whole(head), trace)
+
+
+def _why_whole(head: _Head) -> str:
+    """Why one prefill cannot stand for this request, or empty: the KV cache that it hands over is one sequence's.
+
+    Prompt log probabilities are computed by whoever computes the prompt, and decode does not.
+    """
+    if head.n is not _NONE and bytes(head.n) not in _ONE:
+        return "n"
+    if head.best_of is not _NONE and bytes(head.best_of) not in _ONE:
+        return "best_of"
+    if head.use_beam_search is not _NONE and bytes(head.use_beam_search) not in _OFF:
+        return "beam_search"
+    if head.prompt_logprobs is not _NONE and bytes(head.prompt_logprobs) not in _OFF:
+        return "prompt_logprobs"
+    if head.echo is not _NONE and bytes(head.echo) not in _OFF and bytes(head.logprobs) not in _OFF:
+        return "echo_logprobs"
+    if head.prompt is not _NONE and _is_several(bytes(head.prompt)):
+        return "several_prompts"
+    return ""
+
+
+def _is_several(prompt: bytes) -> bool:
+    """True for a list of two or more prompts; a list of token ids is one prompt."""
+    if prompt[:1] != b"[" or prompt[1:].lstrip()[:1] not in (b'"', b"["):
+        return False
+    return len(msgspec.json.decode(prompt, type=list[Raw])) > 1
+
+
+def _without_ours(body: bytes) -> bytes:
+    fields = _FIELDS.decode(body)
+    for name in _OURS:
+        fields.pop(name, None)
+    return msgspec.json.encode(fields)
+
+
+def _param(error: msgspec.ValidationError) -> str | None:
+    return "model" if "$.model" in str(error) else None

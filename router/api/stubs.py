@@ -1,0 +1,41 @@
+"""The inference paths as /docs and /openapi.json show them. `front` answers them before FastAPI ever sees a POST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from router.contract.errors import Impossible
+from router.core.intake import Endpoint
+
+_SUMMARIES = {Endpoint.CHAT: "Chat completion", Endpoint.COMPLETIONS: "Text completion"}
+_PROMPTS: dict[Endpoint, dict[str, Any]] = {  # Any: a JSON schema
+    Endpoint.CHAT: {"messages": {"type": "array", "items": {"type": "object"}}},
+    Endpoint.COMPLETIONS: {"prompt": {"description": "Text, token ids, or a list of either."}},
+}
+
+
+def describe_inference(app: FastAPI) -> None:
+    """The inference paths are documented, and other methods on them are refused with 405."""
+    for endpoint in Endpoint:
+        app.post(endpoint.value, summary=_SUMMARIES[endpoint], openapi_extra=_schema(endpoint))(_never)
+
+
+async def _never(request: Request) -> None:
+    """OpenAI's request and answer, streamed or not; unknown fields reach the engines untouched."""
+    raise Impossible(f"{request.url.path} got past its front.")
+
+
+# Any: an OpenAPI fragment.
+def _schema(endpoint: Endpoint) -> dict[str, Any]:
+    fields = {
+        "model": {"type": "string"},
+        **_PROMPTS[endpoint],
+        "stream": {"type": "boolean"},
+        "max_tokens": {"type": "integer"},
+        "temperature": {"type": "number"},
+    }
+    required = ["model", *_PROMPTS[endpoint]]
+    body = {"type": "object", "properties": fields, "required": required, "additionalProperties": True}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}

@@ -1,0 +1,212 @@
+"""Build: the one place that names concrete classes and joins them to a running router."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+from prometheus_client.core import Metric
+from redis.asyncio import Redis
+
+from router.api.app import Surface, build_app
+from router.api.door import Door, DoorLimits
+from router.api.front import Front
+from router.api.hook import DoorProtocol, HookProtocol
+from router.contract.errors import AddressTaken
+from router.core.admission import Admission
+from router.core.burden import Burdens
+from router.core.placement import Desk, Rules
+from router.core.policies import POLICIES
+from router.core.timing import Deadlines
+from router.driver.ports import NoLedger
+from router.driver.router import Conduct, Router
+from router.driver.static_fleet import StaticFleet
+from router.driver.watch import FleetSource, FleetWatch
+from router.legs.pool import PoolLimits
+from router.requestlog import RequestLog
+from router.settings import Settings
+from router.store.connection import connect
+from router.store.fleet import FleetStore
+from router.store.ledger import Ledger
+from router.telemetry import Telemetry, gauge
+
+LOG = logging.getLogger("tandem.router")
+BACKLOG = 2048
+
+
+@dataclass(slots=True)
+class Parts:
+    """What belongs to one router process."""
+
+    router: Router
+    watch: FleetWatch
+    telemetry: Telemetry
+    request_log: RequestLog | None
+    redis: Redis | None
+    ledger: Ledger | None
+    static: StaticFleet | None
+
+
+def build_router(settings: Settings) -> Router:
+    """A Router that follows these settings; it has no fleet and no books yet."""
+    rules = Rules(
+        mode=settings.mode,
+        local_below_chars=settings.local_below_chars,
+        prefill_policy=POLICIES[settings.prefill_policy],
+        decode_policy=POLICIES[settings.decode_policy],
+    )
+    conduct = Conduct(
+        deadlines=Deadlines(
+            prefill_s=settings.prefill_s,
+            prefill_token_s=settings.prefill_token_s,
+            first_token_s=settings.first_token_s,
+            next_token_s=settings.next_token_s,
+            stalled_s=settings.stalled_s,
+            total_s=settings.total_s,
+        ),
+        pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
+        attempts=settings.attempts,
+        cancels_prefill=settings.prefill_cancel == "anytime",
+        owner=f"router-{socket.gethostname()}-{os.getpid()}",
+    )
+    burdens = Burdens()
+    return Router(Desk(rules, burdens), burdens, Admission(settings.max_requests, settings.max_tokens), conduct)
+
+
+def build_parts(settings: Settings) -> Parts:
+    """Everything that runs beside the requests. Called on the event loop that will run it."""
+    router = build_router(settings)
+    loop = asyncio.get_running_loop()
+    request_log = (
+        RequestLog(functools.partial(os.write, sys.stdout.fileno()), loop.call_later) if settings.access_log else None
+    )
+    telemetry = Telemetry(request_log.write if request_log is not None else None)
+    redis = connect(settings.store) if settings.store else None
+    ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
+    static = StaticFleet((*settings.prefill, *settings.decode)) if settings.prefill or settings.decode else None
+    sources: list[FleetSource] = []
+    if redis is not None:
+        sources.append(FleetStore(redis, settings.namespace))
+    if static is not None:
+        sources.append(static)
+    router.attach(ledger if ledger is not None else NoLedger(), telemetry)
+    parts = Parts(
+        router, FleetWatch(router, sources, settings.fleet_poll_s), telemetry, request_log, redis, ledger, static
+    )
+    telemetry.watch(functools.partial(_gauges, parts))
+    return parts
+
+
+def _gauges(parts: Parts) -> list[Metric]:
+    router, members = parts.router, parts.router.fleet.members
+    in_flight = {role: 0 for role in ("prefill", "decode", "both")}
+    for member in members:
+        in_flight[member.instance.role] += router.burdens.of(member.instance.instance_id).requests
+    degraded = parts.watch.degraded or (parts.ledger is not None and parts.ledger.degraded)
+    connections = [((url,), float(pool.num_live)) for url, pool in router.pools().items()]
+    return [
+        gauge("tandem_requests_in_flight", "Requests being carried out", [((), float(router.admission.requests))]),
+        gauge("tandem_open_tickets", "Attempts whose outcome is open", [((), float(len(router.live)))]),
+        gauge(
+            "tandem_legs_in_flight",
+            "Legs on their way, by role of the instance",
+            [((role,), float(count)) for role, count in in_flight.items()],
+            ("role",),
+        ),
+        gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
+        gauge("tandem_instances", "Live instances", [((), float(len(members)))]),
+        gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
+    ]
+
+
+@asynccontextmanager
+async def running(parts: Parts) -> AsyncIterator[None]:
+    """Inside, the fleet is watched, the ledger written and deadlines swept; on the way out everything is ended."""
+    async with asyncio.TaskGroup() as tasks:
+        await parts.watch.look()
+        parts.router.sweep.start()
+        background = [tasks.create_task(parts.watch.run())]
+        if parts.ledger is not None:
+            background.append(tasks.create_task(parts.ledger.run()))
+        try:
+            yield
+        finally:
+            parts.router.drain()
+            parts.router.abort()
+            parts.router.sweep.stop()
+            for task in background:
+                task.cancel()
+            await _close(parts)
+
+
+async def _close(parts: Parts) -> None:
+    if parts.ledger is not None:
+        await parts.ledger.aclose()
+    if parts.redis is not None:
+        await parts.redis.aclose()
+    if parts.static is not None:
+        await parts.static.aclose()
+    if parts.request_log is not None:
+        await asyncio.to_thread(parts.request_log.close)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        AddressTaken: it cannot be had.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = infos[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise AddressTaken(
+            f"Cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or --port."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(settings: Settings, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end."""
+    parts = build_parts(settings)
+    door = Door(parts.router, DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s))
+    ledger = parts.ledger
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with running(parts):
+            yield
+
+    surface = Surface(parts.router, parts.watch, parts.telemetry.render, lambda: ledger is not None and ledger.degraded)
+    protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
+    config = uvicorn.Config(
+        Front(door, build_app(surface, lifespan)),
+        # uvicorn calls what it is given with the arguments of its own class.
+        http=functools.partial(protocol, door=door),  # type: ignore[arg-type]
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=max(1, round(settings.keep_alive_s)),
+        timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+    )
+    host, port = listener.getsockname()[:2]
+    LOG.info("listening on %s:%d, mode %s, data path %s", host, port, settings.mode, settings.data_path)
+    await uvicorn.Server(config).serve(sockets=[listener])

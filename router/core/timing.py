@@ -1,0 +1,61 @@
+"""Timing: which deadline a request runs into next.
+
+    phase         from                                      to                                    passes as
+    prefill       its leg leaves                            prefill's answer                      prefill_timeout
+    first_token   prefill's answer (local: leg leaves,      first byte of a streamed answer       first_token_timeout
+                  with prefill's time on top)
+    next_token    each byte                                 the next one                          next_token_timeout
+    stalled       the client takes nothing more             it takes something                    the client is gone
+    total         the request has been read                 its answer is complete                deadline_exceeded
+
+An answer that is not streamed has no first byte before its end, so only the total bounds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from router.contract.errors import Blame, LegTimeout
+from router.contract.instance import Mode
+from router.core.lifecycle import Client, LegState, Stand
+from router.core.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each phase may take, seconds. A request may ask for a shorter total, never for a longer one."""
+
+    prefill_s: float = 30.0
+    prefill_token_s: float = 0.001
+    """Added to prefill_s for each estimated prompt token."""
+    first_token_s: float = 40.0
+    """The KV cache's way, decode's queue and one step."""
+    next_token_s: float = 30.0
+    stalled_s: float = 60.0
+    total_s: float = 600.0
+
+    def prefill_for(self, tokens: int) -> float:
+        """Seconds that the prefill of `tokens` prompt tokens may take."""
+        return self.prefill_s + tokens * self.prefill_token_s
+
+
+def next_deadline(stand: Stand, record: Record, tokens: int, deadlines: Deadlines) -> tuple[float, LegTimeout | None]:
+    """The monotonic second at which the current phase runs out, and the error that this is; (inf, None) without one."""
+    if stand.client is Client.STREAMING:
+        return record.last_byte_at + deadlines.next_token_s, _timeout(Blame.DECODE, "next_token")
+    if stand.client is not Client.WAITING:
+        return inf, None
+    if stand.prefill is LegState.SENT:
+        return record.sent_at + deadlines.prefill_for(tokens), _timeout(Blame.PREFILL, "prefill")
+    if stand.decode is LegState.SENT and record.stream:
+        since = record.prefilled_at
+        if stand.mode is Mode.LOCAL:
+            since = record.sent_at + deadlines.prefill_for(tokens)
+        return since + deadlines.first_token_s, _timeout(Blame.DECODE, "first_token")
+    return inf, None
+
+
+def _timeout(side: Blame, phase: str) -> LegTimeout:
+    what = phase.replace("_", " ")
+    return LegTimeout(f"The {side} instance exceeded the {what} deadline; try again.", side=side, phase=phase)

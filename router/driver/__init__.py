@@ -1,0 +1,1 @@
+"""The driver: runs the pure machines against real clients, engines, clocks and stores."""

@@ -1,0 +1,63 @@
+"""What the driver needs of others: a client to answer, a ledger to write, a place to report to."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from router.contract.errors import TandemError
+from router.contract.ledger import Entry
+from router.core.record import Record
+from router.legs.answer import Answer
+from router.legs.connection import Headers
+
+
+class ClientPort(Protocol):
+    """One client request that waits for its answer. Nothing may be called after the answer has been ended."""
+
+    def name(self, request_id: str) -> None:
+        """The answer will carry this X-Request-Id; called once, before anything else."""
+
+    def begin(self, status: int, headers: Headers, length: int | None) -> None:
+        """An answer of `length` bytes (None: unknown) begins; its head leaves with the first body bytes."""
+
+    def write(self, body: bytes, *, ended: bool) -> None:
+        """These bytes of the body, and with `ended` its end, are on their way."""
+
+    def answer(self, answer: Answer) -> None:
+        """The whole answer is on its way."""
+
+    def refuse(self, error: TandemError) -> None:
+        """The error is on its way as an HTTP answer."""
+
+    def break_off(self, error: TandemError, *, stream: bool) -> None:
+        """The begun answer ends badly: a `stream` with an error event, anything else with its connection."""
+
+    def abandon(self) -> None:
+        """The connection is closed without another word."""
+
+
+class LedgerPort(Protocol):
+    """Where attempts are put down."""
+
+    def post(self, entry: Entry) -> None:
+        """The entry will be written soon; never waits, never raises."""
+
+
+class Books(Protocol):
+    """Where finished requests are counted and logged."""
+
+    def fold(self, record: Record) -> None:
+        """The request is over."""
+
+    def count_retry(self, reason: str) -> None:
+        """A request goes into another attempt because of this error code."""
+
+    def count_cancel(self, phase: str) -> None:
+        """A client has left in this phase."""
+
+
+class NoLedger:
+    """A ledger for a router without a store: nothing is kept."""
+
+    def post(self, entry: Entry) -> None:
+        """Nothing is written."""

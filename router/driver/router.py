@@ -1,0 +1,128 @@
+"""Router: what all requests of this process share, and the way in for each of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from router.contract.errors import Draining, TandemError
+from router.contract.ids import InstanceId, RequestId
+from router.contract.instance import Instance
+from router.core.admission import Admission
+from router.core.burden import Burdens
+from router.core.fleet import EMPTY, Fleet
+from router.core.intake import Intake
+from router.core.placement import Desk, Placement, Refusal
+from router.core.record import Record
+from router.core.timing import Deadlines
+from router.driver.exchange import Exchange
+from router.driver.ports import Books, ClientPort, LedgerPort
+from router.driver.sweep import Sweep
+from router.legs.pool import LegPool, PoolLimits
+
+_IDS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How requests are carried out, from the settings."""
+
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    pool: PoolLimits = field(default_factory=PoolLimits)
+    attempts: int = 2
+    """At most so many per request, the first included."""
+    cancels_prefill: bool = True
+    """False for engines that strand decode's blocks when a prefill leg is cancelled: it is left to finish."""
+    owner: str = "router"
+    """This replica, as tickets name it."""
+
+
+class Router:
+    """Belongs to one event loop."""
+
+    def __init__(self, desk: Desk, burdens: Burdens, admission: Admission, conduct: Conduct) -> None:
+        self.desk = desk
+        self.burdens = burdens
+        self.admission = admission
+        self.conduct = conduct
+        self.deadlines = conduct.deadlines
+        self.cancels_prefill = conduct.cancels_prefill
+        self.shortest_s = min(conduct.deadlines.prefill_s, conduct.deadlines.first_token_s, conduct.deadlines.total_s)
+        """No phase of a fresh attempt runs out sooner."""
+        self.mode = desk.rules.mode
+        self.fleet: Fleet = EMPTY
+        self.sweep = Sweep()
+        self.ledger: LedgerPort
+        self.books: Books
+        self.live: set[Exchange] = set()
+        self._pools: dict[str, LegPool] = {}
+        self._turn = 0
+        self._ids: list[str] = []
+
+    def attach(self, ledger: LedgerPort, books: Books) -> None:
+        """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
+        self.ledger = ledger
+        self.books = books
+
+    def open(self, client: ClientPort, intake: Intake, record: Record, total_s: float) -> Exchange | TandemError:
+        """A running Exchange, which answers `client`; or the error that it is to be answered with."""
+        refused = self.admission.admit(intake.prompt_tokens)
+        if refused is not None:
+            return refused
+        exchange = Exchange(self, client, intake, record, min(total_s, self.deadlines.total_s))
+        self.live.add(exchange)
+        self.sweep.live.add(exchange)
+        exchange.open()
+        return exchange
+
+    def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+        """The instances for one attempt of this request, by the fleet as it is known here."""
+        self._turn += 1
+        return self.desk.choose(self.fleet, intake, self._turn, excluded)
+
+    def close(self, exchange: Exchange) -> None:
+        """The exchange has its Outcome; it is counted and forgotten."""
+        self.live.discard(exchange)
+        self.sweep.live.discard(exchange)
+        self.admission.release(exchange.intake.prompt_tokens)
+        self.books.fold(exchange.record)
+
+    def mint(self) -> RequestId:
+        """A request id that nobody else has."""
+        if not self._ids:
+            raw = os.urandom(16 * _IDS_AT_ONCE).hex()
+            self._ids = ["req-" + raw[i : i + 32] for i in range(0, len(raw), 32)]
+        return RequestId(self._ids.pop())
+
+    def pool(self, instance: Instance) -> LegPool:
+        """The connections to this instance's address."""
+        pool = self._pools.get(instance.url)
+        if pool is None:
+            pool = self._pools[instance.url] = LegPool(instance.url, self.conduct.pool)
+        return pool
+
+    def pools(self) -> dict[str, LegPool]:
+        """All pools by URL."""
+        return dict(self._pools)
+
+    def take_fleet(self, fleet: Fleet) -> None:
+        """Requests are placed on this fleet from here on; what belonged to vanished instances is forgotten."""
+        self.fleet = fleet
+        members = fleet.members
+        self.burdens.keep_only(frozenset(member.instance.instance_id for member in members))
+        urls = {member.instance.url for member in members}
+        for url in [url for url, pool in self._pools.items() if url not in urls and not pool.num_busy]:
+            self._pools.pop(url).close()
+        for pool in self._pools.values():
+            pool.close_idle()
+
+    def drain(self) -> None:
+        """New requests are refused; running ones go on."""
+        self.admission.draining = True
+
+    def abort(self) -> None:
+        """Running requests end with an error, and all connections are closed."""
+        for exchange in tuple(self.live):
+            exchange.expire(Draining("This router is shutting down; send the request again to reach another replica."))
+        for pool in self._pools.values():
+            pool.close()

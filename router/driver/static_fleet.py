@@ -1,0 +1,59 @@
+"""A fleet given as URLs: who each engine is, its shim tells by `GET /kv/instance`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import httpx
+
+from router.contract.instance import Instance, Load
+from router.store.codec import decode_instance
+
+LEASE_S = 3.0
+"""An engine that has not answered for so long is out of the fleet."""
+POLL_S = 1.0
+TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSighting:
+    """An engine's last answer."""
+
+    instance: Instance
+    load: Load
+    lease_left_s: float
+
+
+class StaticFleet:
+    """The engines at fixed URLs."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = tuple(dict.fromkeys(urls))
+        self._seen: dict[str, tuple[Instance, float]] = {}
+        self._asked_at = -POLL_S
+        self._client = httpx.AsyncClient(timeout=TIMEOUT_S)
+
+    async def snapshot(self) -> tuple[StaticSighting, ...]:
+        """Every engine that has answered within LEASE_S seconds; asks at most every POLL_S seconds."""
+        now = monotonic()
+        if now - self._asked_at >= POLL_S or not self._seen:
+            self._asked_at = now
+            await asyncio.gather(*(self._ask(url) for url in self._urls))
+        now = monotonic()
+        return tuple(StaticSighting(instance, Load(), at + LEASE_S - now) for instance, at in self._seen.values())
+
+    async def aclose(self) -> None:
+        """No connection is left."""
+        await self._client.aclose()
+
+    async def _ask(self, url: str) -> None:
+        try:
+            answer = await self._client.get(f"{url}/kv/instance")
+        except httpx.HTTPError:
+            return  # its lease runs on
+        instance = decode_instance(answer.content) if answer.status_code == 200 else None
+        if instance is not None:
+            self._seen[url] = (instance, monotonic())

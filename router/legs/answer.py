@@ -1,0 +1,120 @@
+"""What an engine's answer is worth: its head as the client may see it, and the verdict on one that is no success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from router.contract.errors import BadRequest, Blame, LegError, TandemError, TransferError
+from router.legs.connection import Headers
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110, 7.6.1: meant for this connection only, as is whatever `Connection` names."""
+
+_OURS = HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, to be passed on byte for byte. `headers` are fit for the client."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a failed leg means."""
+
+    error: TandemError
+    answer: Answer | None
+    """What the client gets if this failure is final; None means the error's own envelope."""
+    retryable: bool
+    blamed: Blame
+    """The role whose instance another attempt should avoid."""
+
+
+def client_headers(headers: Headers) -> Headers:
+    """The engine's headers less those of its connection and those that the router sets itself."""
+    drop = _OURS
+    for name, value in headers:
+        if name == b"connection":
+            drop = drop | {token.strip().lower() for token in value.split(b",")}
+    return [header for header in headers if header[0] not in drop]
+
+
+def header_of(headers: Headers, name: bytes) -> bytes:
+    """The first value of a header, or empty."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
+
+
+class _Error(msgspec.Struct, gc=False):
+    code: object = None
+    message: object = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    error: _Error
+
+
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+
+
+def _classes(root: type[TandemError]) -> Iterator[type[TandemError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _classes(child)
+
+
+_CLASS_OF_CODE: dict[str, type[TandemError]] = {cls.code: cls for cls in _classes(TandemError)}
+_MAY_PASS_ELSEWHERE = frozenset({429, 502, 503, 504})
+
+
+def judge(side: Blame, status: int, headers: Headers, body: bytes) -> Verdict:
+    """The verdict on an answer whose status is not 2xx.
+
+    4xx go to the client byte for byte: they are about its request. So does a 5xx in OpenAI's envelope that says more
+    than "server error" (503, or a code of our own tree); any other 5xx becomes a 502 or 504 of ours.
+    """
+    answer = Answer(status, client_headers(headers), body)
+    envelope = _envelope(body)
+    code = envelope or ""
+    if 400 <= status < 500:
+        error: TandemError = BadRequest(f"The {side} instance refused the request with {status}.")
+        error.code = code or f"engine_{status}"
+        return Verdict(error, answer, status == 429, side)
+    known = _CLASS_OF_CODE.get(code)
+    retryable = status in _MAY_PASS_ELSEWHERE and (known is None or known.retryable)
+    blamed = Blame.PREFILL if known is not None and issubclass(known, TransferError) else side
+    failure = LegError(f"The {side} instance answered {status}; its own log says why.", side=side)
+    failure.code = code or "engine_error"
+    if envelope is not None and (status == 503 or known is not None):
+        return Verdict(failure, answer, retryable, blamed)
+    return Verdict(failure, None, retryable, blamed)
+
+
+def _envelope(body: bytes) -> str | None:
+    """`error.code` of OpenAI's envelope, empty for one without a code in words; None when the body is no envelope."""
+    try:
+        code = _ENVELOPES.decode(body).error.code
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return code if isinstance(code, str) else ""

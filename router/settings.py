@@ -1,0 +1,253 @@
+"""Settings of the router. Precedence: flags > TANDEM_... environment > --config file > the defaults here.
+
+Every field is a flag (`--next-token-s`), an environment variable (`TANDEM_NEXT_TOKEN_S`, lists comma-separated) and a
+key of the file (`next_token_s` or `next-token-s`; YAML, TOML or JSON by its suffix). A name that is none of these is an
+error, because a misspelt limit that is silently ignored is no limit.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+from router.contract.errors import BadSettings, MissingDependency
+from router.contract.instance import Mode
+
+ENV_PREFIX = "TANDEM_"
+OTHER_ENV = ("TANDEM_TEST_", "TANDEM_SHIM_", "TANDEM_UP_", "TANDEM_BENCH_")
+"""Prefixes of variables that belong to other commands."""
+
+DATA_PATHS = ("hook", "asgi")
+PREFILL_CANCELS = ("anytime", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set. Each field's comment is its help text."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    store: str = ""
+    """redis:// URL of the fleet and the ledger; empty: none, the engines are those of prefill and decode."""
+    namespace: str = "tandem"
+    """Prefix of all keys in the store."""
+    prefill: tuple[str, ...] = ()
+    """URLs of prefill engines with our shim, beside those that the store knows."""
+    decode: tuple[str, ...] = ()
+    """URLs of decode engines (or of engines that are both) with our shim."""
+    mode: Mode = Mode.PUSH
+    """How the KV cache reaches decode: push, pull, or local (no disaggregation)."""
+    local_below_chars: int = 0
+    """Requests with fewer body bytes run on decode alone; 0: never."""
+    prefill_policy: str = "power_of_two"
+    """How a prefill instance is chosen."""
+    decode_policy: str = "power_of_two"
+    """How a decode instance is chosen."""
+    prefill_cancel: str = "anytime"
+    """anytime, or never for engines that strand decode's blocks when prefill is cancelled."""
+    attempts: int = 2
+    """Tries per request, the first included."""
+    max_requests: int = 4096
+    """Requests in flight above which new ones get 503."""
+    max_tokens: int = 0
+    """Estimated prompt tokens in flight above which new requests get 503; 0: no limit."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    """Largest request body; images travel inside it."""
+    max_head_bytes: int = 64 * 1024
+    """Largest request head."""
+    arrival_s: float = 60.0
+    """Seconds within which a request must have arrived."""
+    connect_s: float = 2.0
+    """Seconds for a connection to an engine."""
+    prefill_s: float = 30.0
+    """Seconds for a prefill, plus prefill_token_s for each estimated prompt token."""
+    prefill_token_s: float = 0.001
+    """Seconds that a prompt token adds to prefill_s."""
+    first_token_s: float = 40.0
+    """Seconds from prefill's answer to the first token of a stream."""
+    next_token_s: float = 30.0
+    """Seconds between two tokens."""
+    stalled_s: float = 60.0
+    """Seconds after which a client that takes nothing is treated as gone."""
+    total_s: float = 600.0
+    """Seconds for a whole request."""
+    engine_idle_s: float = 4.0
+    """Seconds for which an idle connection to an engine is kept; below the engine's own keep-alive (uvicorn: 5)."""
+    keep_alive_s: float = 75.0
+    """Seconds for which an idle client connection is kept."""
+    grace_s: float = 30.0
+    """Seconds that running requests get after SIGTERM."""
+    fleet_poll_s: float = 0.25
+    """Seconds between two looks at the fleet."""
+    data_path: str = "hook"
+    """hook: inference before ASGI; asgi: the same behind it, as a fallback."""
+    access_log: bool = True
+    """One JSON line per request on standard output."""
+    workers: int = 1
+    """Processes; one for now."""
+
+
+def help_texts() -> dict[str, str]:
+    """Each field's description, by name, as it stands below the field in this file."""
+    (tree,) = (
+        node
+        for node in ast.parse(Path(__file__).read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == Settings.__name__
+    )
+    texts: dict[str, str] = {}
+    for field, text in itertools.pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            texts[field.target.id] = str(ast.literal_eval(text.value)).removesuffix(".")
+    return texts
+
+
+def check(settings: Settings) -> Settings:
+    """The settings, which are all in range.
+
+    Raises:
+        BadSettings: one is not.
+    """
+    from router.core.policies import POLICIES  # noqa: PLC0415 - keeps `--help` free of the router's core
+
+    _among("data_path", settings.data_path, DATA_PATHS)
+    _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
+    _among("prefill_policy", settings.prefill_policy, tuple(POLICIES))
+    _among("decode_policy", settings.decode_policy, tuple(POLICIES))
+    for field in fields(Settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, (int, float)) and value < 0:
+            raise BadSettings(f"{field.name} must not be negative, got {value}.")
+    for name in ("attempts", "max_requests", "total_s", "fleet_poll_s"):
+        if getattr(settings, name) <= 0:
+            raise BadSettings(f"{name} must be above 0.")
+    if settings.port > 65535:
+        raise BadSettings(f"port must be at most 65535, got {settings.port}.")
+    if settings.workers != 1:
+        raise BadSettings("workers must be 1; start several routers on one store to use more cores.")
+    if not settings.store and not settings.decode:
+        raise BadSettings("Give --store (a redis:// URL) or the engines by --prefill and --decode.")
+    return settings
+
+
+def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise BadSettings(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def load(flags: Mapping[str, object], env: Mapping[str, str], config: str | None) -> Settings:
+    """Settings from all sources, checked.
+
+    Args:
+        flags: those that were given, by field name.
+        env: the process environment.
+        config: path of a settings file, or None.
+    Raises:
+        BadSettings, MissingDependency: something cannot be read, is unknown, or is out of range.
+    """
+    values: dict[str, object] = {}
+    if config is not None:
+        values |= _known(_read_file(Path(config)), f"in {config}")
+    values |= _from_env(env)
+    values |= flags
+    hints = get_type_hints(Settings)
+    # Any: _convert returns what the field's type says, which the type checker cannot follow through a mapping.
+    return check(Settings(**{name: _convert(name, value, hints[name]) for name, value in values.items()}))  # type: ignore[arg-type]
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, object]:
+    ours = {
+        name.removeprefix(ENV_PREFIX).lower(): value
+        for name, value in env.items()
+        if name.startswith(ENV_PREFIX) and not name.startswith(OTHER_ENV) and not _is_service_link(name, value)
+    }
+    return _known(ours, "in the environment")
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """True for what Kubernetes injects for a Service whose name starts with `tandem`, such as TANDEM_PORT=tcp://..."""
+    return value.startswith(("tcp://", "udp://")) or re.search(r"_SERVICE_(HOST|PORT)|_PORT_\d+_", name) is not None
+
+
+def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
+    names = [field.name for field in fields(Settings)]
+    known: dict[str, object] = {}
+    for given, value in values.items():
+        name = given.replace("-", "_")
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "."
+            raise BadSettings(f"There is no setting {given!r} ({where}){hint}")
+        known[name] = value
+    return known
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"The settings file {path} cannot be read: {error}.") from error
+    try:
+        if path.suffix == ".toml":
+            values: object = tomllib.loads(text)
+        elif path.suffix in (".yaml", ".yml"):
+            values = _read_yaml(text)
+        else:
+            values = json.loads(text)
+    except ValueError as error:
+        raise BadSettings(f"The settings file {path} is not valid: {error}.") from error
+    if not isinstance(values, dict):
+        raise BadSettings(f"The settings file {path} must hold one table of settings.")
+    return values
+
+
+def _read_yaml(text: str) -> object:
+    try:
+        import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - needed for YAML files only
+    except ImportError as error:
+        raise MissingDependency("YAML settings need PyYAML; install it or write the file as TOML or JSON.") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from error
+
+
+def _convert(name: str, value: object, wanted: object) -> object:
+    """`value` as the field's type; text stands for any type, as flags and environment give it."""
+    try:
+        if get_origin(wanted) is tuple:
+            assert get_args(wanted) == (str, ...)  # the only kind of list there is
+            parts = value.split(",") if isinstance(value, str) else value
+            if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+                raise ValueError("a list of strings is wanted")
+            return tuple(part.strip().rstrip("/") for part in parts if part.strip())
+        if wanted is bool:
+            return _as_bool(value)
+        if wanted is int and isinstance(value, (int, str)) and not isinstance(value, bool):
+            return int(value)
+        if wanted is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            return float(value)
+        if wanted is str and isinstance(value, str):
+            return value
+        if wanted is Mode and isinstance(value, str):
+            return Mode(value)
+    except ValueError as error:
+        raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
+    raise BadSettings(f"{name} cannot be {value!r}.")
+
+
+def _as_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        return value.lower() in ("1", "true", "yes", "on")
+    raise ValueError("true or false is wanted")

@@ -1,0 +1,211 @@
+"""Telemetry: metrics and one log line per request, both folded from its Record when it is over.
+
+Nothing else of the router counts anything while a request runs. Histograms are plain lists, because one fold then costs
+a few microseconds; a collector turns them into Prometheus families when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from router.contract.ledger import Outcome
+from router.core.record import Record
+
+# vLLM's buckets of the same quantity, so that dashboards can lay one over the other.
+_SHORT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0)
+TTFT_S = (*_SHORT_S, 1.5, 2.0, 2.5, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0)
+# Fine from 5 to 12 ms: push and pull differ there, and vLLM's first bucket is 10 ms wide.
+_STEP_S = (0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.0115, 0.013, 0.015, 0.02, 0.025)
+TPOT_S = (*_STEP_S, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+E2E_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 240.0, 600.0)
+OVERHEAD_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
+PHASE_S = TTFT_S
+
+MAX_MODELS = 64
+"""Models beyond so many are counted as `other`: a label must not grow with what clients send."""
+
+
+class Histogram:
+    """Counts per bucket, and their sum."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """One more observation; a bucket includes its upper bound."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts as Prometheus wants them, `+Inf` last."""
+        names = [*(str(bound) for bound in self._bounds), "+Inf"]
+        return list(zip(names, (float(count) for count in accumulate(self.counts)), strict=True))
+
+
+class Series:
+    """The histograms of one (model, endpoint, stream, mode)."""
+
+    __slots__ = ("e2e", "overhead", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft = Histogram(TTFT_S)
+        self.tpot = Histogram(TPOT_S)
+        self.e2e = Histogram(E2E_S)
+        self.overhead = Histogram(OVERHEAD_S)
+
+
+SeriesKey = tuple[str, str, bool, str]
+Gauges = Callable[[], Iterable[Metric]]
+"""Called at each scrape for what is measured elsewhere."""
+
+
+class Telemetry(Collector):
+    """Books of one router. `fold` is called by the event loop, `render` by any thread."""
+
+    def __init__(self, log: Callable[[Record], None] | None) -> None:
+        """`log` is called with each finished Record, or None: no log lines."""
+        self._log = log
+        self._series: dict[SeriesKey, Series] = {}
+        self._phases = {name: Histogram(PHASE_S) for name in ("place", "prefill", "first_token", "stream")}
+        self._requests: dict[tuple[SeriesKey, str, str], int] = {}
+        self._retries: dict[str, int] = {}
+        self._cancels: dict[str, int] = {}
+        self._placements: dict[tuple[str, str], int] = {}
+        self._models: set[str] = set()
+        self._gauges: list[Gauges] = []
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def watch(self, gauges: Gauges) -> None:
+        """These gauges are part of each scrape."""
+        self._gauges.append(gauges)
+
+    def render(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    # Books.
+
+    def fold(self, record: Record) -> None:
+        """The request is counted, and logged."""
+        key = (self._model(record.model), record.endpoint, record.stream, record.mode)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = Series()
+        counted = (key, record.outcome.value, record.code)
+        self._requests[counted] = self._requests.get(counted, 0) + 1
+        if record.mode:
+            placed = (record.mode, record.reason)
+            self._placements[placed] = self._placements.get(placed, 0) + 1
+        if record.outcome is Outcome.SERVED:
+            self._measure(series, record)
+        if self._log is not None:
+            self._log(record)
+
+    def _measure(self, series: Series, record: Record) -> None:
+        """Only good answers are measured: a fast error is no fast answer."""
+        phases = self._phases
+        series.e2e.add(record.ended_at - record.arrived_at)
+        series.overhead.add(record.first_sent_at - record.arrived_at)
+        phases["place"].add(record.sent_at - record.arrived_at)
+        if record.prefilled_at:
+            phases["prefill"].add(record.prefilled_at - record.sent_at)
+        if not record.stream:
+            return
+        series.ttft.add(record.first_byte_at - record.arrived_at)
+        phases["first_token"].add(record.first_byte_at - record.sent_at)
+        phases["stream"].add(record.last_byte_at - record.first_byte_at)
+        # From usage where the client asked for it; otherwise engines send an event per step, less `[DONE]`.
+        tokens = record.completion_tokens or record.num_events - 1
+        if tokens > 1:
+            series.tpot.add((record.last_byte_at - record.first_byte_at) / (tokens - 1))
+
+    def count_retry(self, reason: str) -> None:
+        """A request goes into another attempt because of this error code."""
+        self._retries[reason] = self._retries.get(reason, 0) + 1
+
+    def count_cancel(self, phase: str) -> None:
+        """A client has left in this phase."""
+        self._cancels[phase] = self._cancels.get(phase, 0) + 1
+
+    def _model(self, model: str) -> str:
+        if model in self._models:
+            return model
+        if len(self._models) >= MAX_MODELS:
+            return "other"
+        self._models.add(model)
+        return model
+
+    # Collector.
+
+    def collect(self) -> Iterator[Metric]:
+        """All families. Runs in the scrape's thread; copies are taken before anything is walked."""
+        yield from self._histograms()
+        yield self._requests_family()
+        yield _counters(
+            "tandem_retries", "Attempts after the first, by the error that led to them", "reason", self._retries
+        )
+        yield _counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels)
+        placements = CounterMetricFamily("tandem_placement", "Requests placed", labels=("mode", "reason"))
+        for labels, count in tuple(self._placements.items()):
+            placements.add_metric(labels, count)
+        yield placements
+        for gauges in self._gauges:
+            yield from gauges()
+
+    def _histograms(self) -> Iterator[Metric]:
+        labels = ("model", "endpoint", "stream", "mode")
+        families = {
+            "ttft": HistogramMetricFamily("tandem_ttft_seconds", "Request read to first streamed byte", labels=labels),
+            "tpot": HistogramMetricFamily("tandem_tpot_seconds", "Time per token after the first", labels=labels),
+            "e2e": HistogramMetricFamily("tandem_e2e_seconds", "Request read to end of answer", labels=labels),
+            "overhead": HistogramMetricFamily(
+                "tandem_router_overhead_seconds", "Request read to both legs sent", labels=labels
+            ),
+        }
+        for (model, endpoint, stream, mode), series in tuple(self._series.items()):
+            for name, family in families.items():
+                histogram: Histogram = getattr(series, name)
+                if any(histogram.counts):
+                    values = (model, endpoint, str(stream).lower(), mode)
+                    family.add_metric(values, histogram.buckets(), histogram.total)
+        yield from families.values()
+        phases = HistogramMetricFamily("tandem_phase_seconds", "Time in each phase of a request", labels=("phase",))
+        for name, histogram in self._phases.items():
+            phases.add_metric((name,), histogram.buckets(), histogram.total)
+        yield phases
+
+    def _requests_family(self) -> Metric:
+        labels = ("model", "endpoint", "stream", "mode", "outcome", "code")
+        family = CounterMetricFamily("tandem_requests", "Requests that are over", labels=labels)
+        for ((model, endpoint, stream, mode), outcome, code), count in tuple(self._requests.items()):
+            family.add_metric((model, endpoint, str(stream).lower(), mode, outcome, code), count)
+        return family
+
+
+def _counters(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=(label,))
+    for value, count in tuple(counts.items()):
+        family.add_metric((value,), count)
+    return family
+
+
+def gauge(
+    name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], labels: tuple[str, ...] = ()
+) -> Metric:
+    """A gauge family of these (label values, value)."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
