@@ -1,4 +1,4 @@
-"""A proxy before a real server whose connections can be cut at the worst moment: after the request, before the answer."""
+"""A proxy before a real server that can cut connections between a request and its answer."""
 
 from __future__ import annotations
 

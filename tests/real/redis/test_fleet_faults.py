@@ -102,7 +102,7 @@ async def test_an_answer_that_got_lost_does_not_lose_the_lease(redis_url: str, n
 
 
 async def test_a_cancelled_call_leaves_no_answer_for_the_next_caller(redis_url: str, namespace: str) -> None:
-    """redis/redis-py issue 2624: a connection that goes back into the pool with an answer still due is one answer off."""
+    """redis/redis-py issue 2624: a connection that is pooled with an answer still due is one answer off."""
     client = connect(redis_url)
     for number in range(20):
         await client.set(f"{namespace}:{number}", number, ex=60)
