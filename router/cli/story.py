@@ -48,16 +48,23 @@ def main(argv: Sequence[str]) -> int:
 
 def as_text(lines: Sequence[StoryLine]) -> str:
     """Return one line of text for each of `lines`: local time, seconds since the first, attempt, writer, what."""
-    began_at_s = lines[0].at_s
-    return "\n".join(_line_text(line, line.at_s - began_at_s) for line in lines)
+    writer_chars = max(len(line.writer) for line in lines)
+    stage_chars = max(len(line.stage) for line in lines)
+    return "\n".join(
+        f"  {_clock(line.at_s)}  {line.at_s - lines[0].at_s:+8.3f} s  {line.attempt}  "
+        f"{line.writer:<{writer_chars}}  {line.stage:<{stage_chars}}  {_words(line)}".rstrip()
+        for line in lines
+    )
 
 
-def _line_text(line: StoryLine, after_s: float) -> str:
-    at = datetime.fromtimestamp(line.at_s).astimezone().strftime("%H:%M:%S.%f")[:-3]
+def _clock(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def _words(line: StoryLine) -> str:
     moved = "" if line.before is None else f"{line.before} -> {line.after}"
     ordered = f"[{', '.join(line.effects)}]" if line.effects else ""
-    words = " ".join(word for word in (moved, ordered, line.note) if word)
-    return f"  {at}  {after_s:+8.3f} s  {line.attempt}  {line.writer:<16} {line.stage:<18} {words}".rstrip()
+    return " ".join(word for word in (moved, ordered, line.note) if word)
 
 
 def _store_url(given: str | None) -> str:

@@ -57,8 +57,14 @@ def test_moves_and_effects_are_shown():
     line = StoryLine(0.5, Attempt(2), "p-0", "prefilled", "n", JoinState.SEATED, JoinState.MATCHED, (JoinEffect.WRITE,))
     text = story.as_text([line])
     assert text.endswith(
-        f"2  p-0              prefilled          {JoinState.SEATED} -> {JoinState.MATCHED} [{JoinEffect.WRITE}] n"
+        f"+0.000 s  2  p-0  prefilled  {JoinState.SEATED} -> {JoinState.MATCHED} [{JoinEffect.WRITE}] n"
     )
+
+
+def test_columns_are_as_wide_as_their_widest_word():
+    lines = [StoryLine(1.0, Attempt(1), writer, "s", "note") for writer in ("router", "prefill-0@1795996373909")]
+    first, last = story.as_text(lines).splitlines()
+    assert first.index("note") == last.index("note")
 
 
 def test_the_store_of_this_folders_set_up_is_found(told, capsys, monkeypatch, tmp_path):
