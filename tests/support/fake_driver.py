@@ -1,4 +1,4 @@
-"""A Driver without an engine: it "generates" a given text, one byte-level token per byte, and remembers what was asked."""
+"""A Driver without an engine: it "generates" a given text, one token per byte, and remembers what was asked."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FakeDriver:
         sampling = request.sampling
         text = TextStream(self.tokenizer, sampling)
         outputs: list[TokensOut] = []
-        ids = list(self.text.encode()) + [self.tokenizer.eos_token_ids[0]]
+        ids = [*self.text.encode(), self.tokenizer.eos_token_ids[0]]
         for index, token_id in enumerate(ids, start=1):
             is_eos, is_last = index == len(ids), index == min(len(ids), sampling.max_tokens)
             delta = text.push([token_id], may_stop=index > sampling.min_tokens, finished=is_last)

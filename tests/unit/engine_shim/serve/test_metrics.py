@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine_shim.engine.port import SamplingParams, TokensOut
+from engine_shim.serve.intake import Endpoint, Intake, Prompt, Wishes
+from engine_shim.serve.metrics import ShimMetrics
+from engine_shim.serve.usage import Tally
+
+
+@pytest.fixture
+async def metrics(driver):
+    return ShimMetrics(driver)
+
+
+def samples(metrics):
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name.removeprefix("tandem_shim_"), *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_gauges_are_the_drivers_own(metrics, driver):
+    driver.ready = False
+    read = samples(metrics)
+    expected = {
+        "waiting_seqs": 2,
+        "queued_prompt_tokens": 3,
+        "free_blocks": 4,
+        "held_blocks": 5,
+        "quarantined_blocks": 6,
+        "live_transfers": 7,
+        "open_tickets": 8,
+        "parked_seqs": 11,
+        "total_blocks": 12,
+        "preemptions_total": 13,
+        "prefix_hit_tokens_total": 14,
+        "prefix_query_tokens_total": 15,
+        "ready": 0,
+    }
+    assert {name: read[name,] for name in expected} == expected
+    assert read["facts_total", "peers_lost"] == 2
+
+
+async def test_requests_and_tokens_are_counted(metrics):
+    tally = Tally(Intake(Endpoint.CHAT, "r", (Prompt((1, 2), None),), 1, SamplingParams(5), Wishes(), None, 1.0))
+    metrics.count_tokens(tally)
+    metrics.count_request(Endpoint.CHAT, "no_seats")
+    read = samples(metrics)
+    assert (read["prompt_tokens_total",], read["generation_tokens_total",]) == (0, 0)
+    assert read["requests_total", "no_seats", "chat"] == 1
+    tally.take(0, TokensOut("s", (7, 8, 9), ""))
+    metrics.count_tokens(tally)
+    read = samples(metrics)
+    assert (read["prompt_tokens_total",], read["generation_tokens_total",]) == (2, 3)
