@@ -17,6 +17,7 @@ from tests.support.checkpoints import SMOLLM2_FILE, smollm2_gguf
 from tests.support.texts import awkward_texts
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.needs("model")
 
 TEXTS = awkward_texts(300)
 CHATS = [

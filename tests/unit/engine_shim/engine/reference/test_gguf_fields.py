@@ -59,6 +59,7 @@ def test_a_head_longer_than_the_first_read_is_read_on(small, monkeypatch):
     assert read_gguf_fields(small) == whole
 
 
+@pytest.mark.needs("model")
 def test_a_real_file_agrees_with_the_gguf_library():
     fields = read_gguf_fields(smollm2_gguf())
     assert fields["general.architecture"] == "llama"
