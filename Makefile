@@ -49,7 +49,7 @@ test: lint  ## everything that this machine can run; what CI calls
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
-	$(BIN)/python -m router.contract.diagram
+	$(BIN)/python -m tests.support.diagrams
 
 bench: install  ## compare push, pull, local and monolithic on this machine
 	@mkdir -p .tandem/bench

@@ -1,4 +1,4 @@
--- KEYS: open, then record and story of the request of each group
+-- KEYS: open, then record and story of each group's request
 -- ARGV: writer sent_s keep_ms grace_ms story_lines groups
 --   groups: msgpack, a list of {transfer_id, attempt, lines}; a line is {posted_s, kind, word, note[, for_ms]};
 --   kinds: o Opened (with for_ms), a Arrived, n Noted, c Closed
