@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine_shim.driver import Driver
 from engine_shim.driver.peers import PEER_PATH, read_card
+from engine_shim.serve.http_body import read_body
 from router.contract.errors import BadRequest
 from router.contract.ids import TransferId
 from router.store.codec import encode_instance
@@ -28,9 +29,7 @@ def side_channel(driver: Driver) -> APIRouter:
     async def peer(request: Request) -> Response:
         if driver.peers is None:
             raise BadRequest("This instance has no fabric; it cannot exchange KV cache.")
-        raw = await request.body()
-        if len(raw) > MAX_CARD_BYTES:
-            raise BadRequest("An introduction is never that long.")
+        raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
         card = await driver.peers.welcome(read_card(raw))
         return Response(msgspec.json.encode(card), media_type=JSON)
 
@@ -40,8 +39,9 @@ def side_channel(driver: Driver) -> APIRouter:
 
     @router.post("/kv/cancel")
     async def cancel(request: Request) -> Response:
+        raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
         try:
-            wanted = msgspec.json.decode(await request.body(), type=_Cancel)
+            wanted = msgspec.json.decode(raw, type=_Cancel)
         except msgspec.DecodeError as error:
             raise BadRequest(f"The body must be an object with a transfer_id ({error}).") from error
         state = driver.cancel(TransferId(wanted.transfer_id), wanted.reason)

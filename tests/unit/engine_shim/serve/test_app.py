@@ -163,7 +163,8 @@ async def test_an_unforeseen_error_of_a_route_is_a_500_in_the_envelope(client, d
     assert "NoneType" not in answer.text
 
 
-async def test_a_side_channel_is_mounted_and_its_errors_have_the_envelope(driver):
+@pytest.fixture
+async def side_client(driver):
     side_channel = APIRouter()
 
     @side_channel.get("/kv/thing")
@@ -172,5 +173,22 @@ async def test_a_side_channel_is_mounted_and_its_errors_have_the_envelope(driver
 
     app = build_app(driver, settings=ShimSettings(), side_channel=side_channel)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shim") as client:
-        answer = await client.get("/kv/thing")
+        yield client
+
+
+async def test_a_side_channel_is_mounted_and_its_errors_have_the_envelope(side_client):
+    answer = await side_client.get("/kv/thing")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_seats")
+
+
+async def test_a_client_that_leaves_while_it_sends_is_no_error(app, caplog):
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    for path in ("/tokenize", CHAT):
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "root_path": ""}
+        await app(scope, receive, send)
+    assert caplog.records == []

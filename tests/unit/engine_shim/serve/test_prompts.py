@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
+from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.reference.vocabulary import Vocabulary
 from engine_shim.serve.intake import Prompt
 from engine_shim.serve.openai_body import ChatBody, CompletionBody
 from engine_shim.serve.prompts import PromptReader
@@ -64,6 +68,14 @@ async def test_token_ids_outside_the_vocabulary_are_refused(prompts, prompt):
 async def test_a_chat_goes_through_the_template(prompts):
     ids = prompts.chat_prompt(ChatBody(messages=HI)).token_ids
     assert prompts.tokenizer.decode(ids, skip_special_tokens=False) == "user:hi</s>"
+
+
+async def test_a_chat_that_renders_to_nothing_is_refused(tokenizer):
+    card = FakeDriver(tokenizer).card
+    backend = Backend(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    silent = PromptReader(card, Tokenizer(Vocabulary(backend, (), {}, {"default": ""})))
+    with pytest.raises(BadRequest, match="messages is empty"):
+        silent.chat_prompt(ChatBody(messages=HI))
 
 
 async def test_template_variables_must_not_shadow_the_requests_own(prompts):

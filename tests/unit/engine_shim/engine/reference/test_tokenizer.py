@@ -58,6 +58,24 @@ def test_half_a_character_and_no_token_at_all(byte_level):
     assert tokenizer.decode([len(tokens)], skip_special_tokens=False) == ""
 
 
+def test_an_added_token_outside_the_byte_alphabet_stands_for_itself(byte_level):
+    backend = byte_level[0]._backend
+    backend.add_tokens(["<a b>", "日本"])
+    tokenizer = Tokenizer(Vocabulary(backend, ()))
+    for text in ("<a b>", "日本"):
+        (token_id,) = tokenizer.encode(text, add_special_tokens=False)
+        assert (
+            tokenizer.token_bytes(token_id).decode() == text == tokenizer.decode([token_id], skip_special_tokens=True)
+        )
+
+
+def test_a_lower_bound_of_tokens_needs_no_encoding(byte_level, sentencepiece):
+    tokenizer, _ = byte_level
+    text = "<think>" * 400
+    assert 0 < tokenizer.least_tokens(text) <= len(tokenizer.encode(text, add_special_tokens=False))
+    assert sentencepiece[0].least_tokens(text) == 0
+
+
 def test_sentencepiece_tokens_as_bytes(sentencepiece):
     tokenizer, tokens = sentencepiece
     assert not tokenizer.is_byte_level
