@@ -25,6 +25,15 @@ def test_a_tag_that_contradicts_itself_is_none(offset: int, width: int, value: i
     assert decode_tag(bytes(raw)) is None
 
 
+@pytest.mark.parametrize("raw", [b"", TAG.encode()[:-1], TAG.encode() + b"\0", b"TN1R" + TAG.encode()[4:]])
+def test_bytes_that_are_no_tag_are_none(raw: bytes) -> None:
+    assert decode_tag(raw) is None
+
+
+def test_a_tag_comes_back_as_it_was() -> None:
+    assert decode_tag(TAG.encode()) == TAG
+
+
 def test_transfers_whose_ids_share_a_prefix_have_tags_that_do_not() -> None:
     one, ten = (Tag(digest_of(TransferId(name)), Epoch(1), 0, 1, 0, 1).encode() for name in ("req-1.1", "req-1.10"))
     assert one[5:21] != ten[5:21]

@@ -11,8 +11,9 @@ from router.contract.instance import Mode
 from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 from router.store import keys
+from router.store.batch import Batch
 from router.store.connection import connect
-from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES
+from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES, Unwritten
 from router.store.ledger import Ledger, Walked
 
 pytestmark = pytest.mark.needs("redis")
@@ -191,6 +192,22 @@ async def test_a_batch_that_redis_refuses_for_good_harms_no_other(ledger: Ledger
     assert (ledger.counts.rejected, ledger.counts.written, ledger.degraded) == (1, 1, False)
 
 
+async def test_a_server_that_takes_no_entries_degrades_the_ledger_and_loses_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_redis: Redis, _writer: str, batches: list[Batch]) -> list[Unwritten]:
+        return [Unwritten("OOM", again_at_once=False)] * len(batches)
+
+    ledger.post(Noted(FIRST, "kept"))
+    with monkeypatch.context() as patch:
+        patch.setattr("router.store.ledger.deliver", full)
+        with pytest.raises(StoreDown, match="OOM"):
+            await ledger.flush()
+        assert ledger.degraded
+    await ledger.flush()
+    assert (await stages(ledger), ledger.degraded) == (["kept"], False)
+
+
 async def test_an_awaited_arrival_answers_state_and_effects(ledger: Ledger) -> None:
     assert await ledger.arrive(Arrived(FIRST, Arrival.PREFILLED)) == Walked(JoinState.FILLED, ())
     assert await ledger.arrive(Arrived(FIRST, Arrival.REGISTERED)) == Walked(JoinState.MATCHED, (JoinEffect.WRITE,))
@@ -226,6 +243,21 @@ async def test_run_flushes_until_closed_and_close_writes_the_rest(ledger: Ledger
     await ledger.aclose()
     assert await stages(ledger) == ["one", "two"]
     await running
+
+
+async def test_run_goes_on_while_the_store_is_away(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.store.ledger.FIRST_BACK_OFF_S", 0.001)
+    monkeypatch.setattr("router.store.ledger.MAX_BACK_OFF_S", 0.001)
+    nobody = connect("unix:///nowhere/store.sock")
+    ledger = Ledger(nobody, namespace, "router-a")
+    running = asyncio.create_task(ledger.run())
+    ledger.post(Noted(FIRST, "one"))
+    while ledger.counts.failed_flushes < 3:
+        await asyncio.sleep(0.001)
+    assert not running.done()
+    await ledger.aclose()
+    await running
+    await nobody.aclose()
 
 
 async def test_run_ends_when_it_is_cancelled(ledger: Ledger) -> None:
