@@ -49,8 +49,8 @@ class LocalFleet:
         announce("store", self.store_url)
         engines = [await self.children.start(program) for program in engine_programs(self.setup, self.store_url)]
         await self.children.start(router_program(self.setup, self.store_url))
-        await asyncio.gather(*(self._engine_ready(engine, announce) for engine in engines))
-        await self._router_ready()
+        urls = await asyncio.gather(*(self._engine_ready(engine, announce) for engine in engines))
+        await self._router_ready(set(urls))
         announce("router", self.url)
 
     def _start_store(self) -> None:
@@ -59,15 +59,17 @@ class LocalFleet:
         self.children.adopt("store", self._store.pid, StoreDown)
         self.store_url = self._store.url
 
-    async def _engine_ready(self, engine: Child, announce: Announce) -> None:
-        said = await engine.ready
-        announce(engine.program.name, str(said.get("url", "")))
+    async def _engine_ready(self, engine: Child, announce: Announce) -> str:
+        url = str((await engine.ready)["url"])
+        announce(engine.program.name, url)
+        return url
 
-    async def _router_ready(self) -> None:
+    async def _router_ready(self, urls: set[str]) -> None:
+        """Return when the router can place requests on every one of `urls`."""
         async with httpx.AsyncClient(base_url=self.url, timeout=2.0) as client:
-            while not await _answers_ready(client):
+            while not urls <= (models := await _models_by_url(client)).keys():
                 await asyncio.sleep(_POLL_S)
-            self.model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        self.model = next(model for url, model in models.items() if url in urls)
 
     async def aclose(self, grace_s: float = 10.0) -> None:
         """Stop everything; no process of this set-up is left."""
@@ -77,11 +79,15 @@ class LocalFleet:
             self._store = None
 
 
-async def _answers_ready(client: httpx.AsyncClient) -> bool:
+async def _models_by_url(client: httpx.AsyncClient) -> dict[str, str]:
+    """The served model of each instance that the router knows; empty while it is not ready."""
     try:
-        return (await client.get("/readyz")).status_code == httpx.codes.OK
+        if (await client.get("/readyz")).status_code != httpx.codes.OK:
+            return {}
+        instances = (await client.get("/admin/fleet")).json()["instances"]
     except httpx.TransportError:
-        return False
+        return {}
+    return {instance["url"]: instance["model"] for instance in instances}
 
 
 def free_port(host: str) -> int:

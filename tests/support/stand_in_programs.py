@@ -20,9 +20,9 @@ class Answers(BaseHTTPRequestHandler):
     asked = 0
     def do_GET(self):
         Answers.asked += 1
-        ready = Answers.asked > 2
-        body = json.dumps({"data": [{"id": "stand-in"}]}).encode()
-        self.send_response(200 if ready or self.path == "/v1/models" else 503)
+        known = [{"url": "http://engine", "model": "stand-in"}] if Answers.asked > 4 else []
+        body = json.dumps({"instances": known}).encode()
+        self.send_response(200 if Answers.asked > 2 else 503)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -38,7 +38,7 @@ def engine(name, code=_ENGINE):
 
 
 def router(port, code=_ROUTER):
-    """A router that is ready at the third question."""
+    """A router that is ready at the third question and knows the engines at the fifth."""
     return Program("router", (sys.executable, "-c", code, str(port)), failure=RouterError)
 
 
