@@ -8,8 +8,6 @@ import time
 from asyncio import Task
 from dataclasses import dataclass
 
-from redis.asyncio import Redis
-
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, Walked
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver import Driver
@@ -27,7 +25,7 @@ from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVOrder
 from router.contract.ledger import Arrived
-from router.store.connection import connect
+from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 
@@ -41,7 +39,7 @@ class Kitchen:
     ledger: Ledger | None
     flushing: Task[None] | None
     """The ledger's own task."""
-    redis: Redis | None
+    redis: StoreClient | None
 
     async def aclose(self, drain_for_s: float) -> None:
         """Out of the fleet first, then drained, then gone."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client.core import Metric
-from redis.asyncio import Redis
 
 from router.api.app import Surface, build_app
 from router.api.door import Door, DoorLimits
@@ -34,7 +33,7 @@ from router.driver.watch import FleetSource, FleetWatch
 from router.legs.pool import PoolLimits
 from router.requestlog import RequestLog
 from router.settings import Settings
-from router.store.connection import connect
+from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.telemetry import Telemetry, gauge
@@ -51,7 +50,7 @@ class Parts:
     watch: FleetWatch
     telemetry: Telemetry
     request_log: RequestLog | None
-    redis: Redis | None
+    redis: StoreClient | None
     ledger: Ledger | None
     static: StaticFleet | None
 

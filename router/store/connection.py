@@ -1,4 +1,4 @@
-"""The connection to Redis or Valkey, and the one place where its errors become ours."""
+"""The connection to Redis or Valkey, single or Cluster, and the one place where its errors become ours."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from router.contract.errors import BadSettings, StoreDown
 
 TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 8
-SCHEMES = ("redis", "rediss", "unix")
+SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+
+StoreClient = Redis | RedisCluster
 
 
-def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> Redis:
+def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> StoreClient:
     """A client for the store at `url`; nothing is sent before its first command.
 
     Connecting, sending and each wait for an answer take at most `timeout_s` seconds. A command on a connection that
@@ -27,26 +30,43 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> Redis:
 
     Args:
         url: `redis://[user:password@]host:port/db`, `rediss://...` for TLS (`?ssl_ca_certs=FILE` and redis-py's other
-            query parameters work), or `unix:///path`.
+            query parameters work), `unix:///path`, or `redis+cluster://` and `rediss+cluster://` for any node of a
+            Redis Cluster, which tells the others.
     Raises:
         BadSettings: the URL is none of these.
     """
-    if urlsplit(url).scheme not in SCHEMES:
-        raise BadSettings(f"The store URL {shown(url)!r} must start with redis://, rediss:// or unix://.")
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        raise BadSettings(f"The store URL {shown(url)!r} must start with {', '.join(SCHEMES)} and ://.")
+    retry = Retry(NoBackoff(), 1)
     try:
+        if scheme.endswith("+cluster"):
+            return RedisCluster.from_url(
+                url.replace("+cluster", "", 1),
+                max_connections=MAX_CONNECTIONS,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=retry,
+                protocol=2,
+            )
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
             timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 1),
-            health_check_interval=0,
+            retry=retry,
             protocol=2,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RedisClusterException) as error:
         raise BadSettings(f"The store URL {shown(url)!r} cannot be used: {error}.") from error
     return Redis.from_pool(pool)
+
+
+async def reconnect(client: StoreClient) -> None:
+    """The next command goes over a new connection; a cluster's client learns of new primaries by itself."""
+    if isinstance(client, Redis):
+        await client.connection_pool.disconnect()
 
 
 def shown(url: str) -> str:
@@ -60,6 +80,6 @@ def store_errors() -> Iterator[None]:
     """Within this block every failure of Redis is a StoreDown."""
     try:
         yield
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         reason = str(error) or type(error).__name__
         raise StoreDown(f"The store does not answer as it should ({reason}); check that Redis runs.") from error

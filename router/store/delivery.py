@@ -6,12 +6,11 @@ import re
 import time
 from dataclasses import dataclass
 
-from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from router.contract.errors import StoreDown
 from router.store.batch import Batch
-from router.store.connection import store_errors
+from router.store.connection import StoreClient, reconnect, store_errors
 from router.store.scripts import read_join_script
 
 KEEP_S = 3600
@@ -57,18 +56,19 @@ def post_arguments(writer: str, batch: Batch) -> tuple[str | bytes | int, ...]:
     return writer, repr(time.monotonic()), KEEP_S * 1000, GRACE_S * 1000, STORY_LINES, batch.groups
 
 
-async def deliver(redis: Redis, writer: str, batches: list[Batch]) -> list[Delivery]:
+async def deliver(redis: StoreClient, writer: str, batches: list[Batch]) -> list[Delivery]:
     """What became of each batch, in order. Raises StoreDown when that is unknown or Redis is out of reach."""
     pipeline = redis.pipeline(transaction=False)
     for batch in batches:
-        pipeline.evalsha(POST.digest, len(batch.keys), *batch.keys, *post_arguments(writer, batch))
+        # Not `evalsha`, which redis-py blocks in a cluster's pipeline although all keys of a batch lie on one node.
+        pipeline.execute_command("EVALSHA", POST.digest, len(batch.keys), *batch.keys, *post_arguments(writer, batch))
     with store_errors():
         replies = await pipeline.execute(raise_on_error=False)
         if any(isinstance(reply, NoScriptError) for reply in replies):
             await redis.script_load(POST.text)
         if any(isinstance(reply, ReadOnlyError) for reply in replies):
             # A demoted primary keeps its connections; only a new one finds the server that took over.
-            await redis.connection_pool.disconnect()
+            await reconnect(redis)
     return [_judge(reply) for reply in replies]
 
 
@@ -79,6 +79,9 @@ def _judge(reply: object) -> Delivery:
         reason = str(reply)
         its_own_fault = type(reply) is ResponseError and "user_script" in reason and not _SERVER_STATES.search(reason)
         return Refused(reason) if its_own_fault else Unwritten(reason, again_at_once=False)
+    if isinstance(reply, Exception):
+        # A cluster's pipeline answers for each node; one may be out of reach while others are not.
+        return Unwritten(str(reply) or type(reply).__name__, again_at_once=False)
     if isinstance(reply, list):
         return Written(reply[0])
     raise StoreDown(f"The store answers {type(reply).__name__} where a list is due; check what listens at its address.")

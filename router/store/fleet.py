@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redis.asyncio import Redis
-
 from router.contract.ids import Epoch, InstanceId
 from router.contract.instance import Instance, Load
 from router.store import keys
 from router.store.codec import decode_instance, decode_load, encode_instance, encode_load
+from router.store.connection import StoreClient
 from router.store.scripts import read_script
 
 KEEP_S = 7 * 86400
@@ -40,7 +39,7 @@ class FleetRecord:
 class FleetStore:
     """The fleet of one namespace. Every method raises StoreDown when Redis does not answer."""
 
-    def __init__(self, redis: Redis, namespace: str = keys.NAMESPACE) -> None:
+    def __init__(self, redis: StoreClient, namespace: str = keys.NAMESPACE) -> None:
         self._redis = redis
         self._namespace = namespace
         self._decoded: dict[bytes, Instance | None] = {}

@@ -13,15 +13,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import assert_never, cast
 
-from redis.asyncio import Redis
-
 from router.contract.errors import StaleAttempt, StoreDown
 from router.contract.ids import RequestId
 from router.contract.ledger import Arrived, Entry, StoryLine
 from router.contract.rendezvous import JoinEffect, JoinState
 from router.store import keys
 from router.store.batch import Batch, Posted, build_batches, encodable
-from router.store.connection import store_errors
+from router.store.connection import StoreClient, store_errors
 from router.store.delivery import GRACE_S, POST, Delivery, Refused, Unwritten, Written, deliver, post_arguments
 from router.store.scripts import read_script
 from router.store.story import read_story
@@ -63,7 +61,7 @@ class Walked:
 class Ledger:
     """The ledger of one namespace, as one writer keeps it."""
 
-    def __init__(self, redis: Redis, namespace: str, writer: str, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(self, redis: StoreClient, namespace: str, writer: str, *, max_pending: int = MAX_PENDING) -> None:
         """`writer` is the name under which the Story shows these entries: a router replica or an instance."""
         self._redis = redis
         self._namespace = namespace

@@ -6,11 +6,10 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from router.contract.rendezvous import JOIN
-from router.store.connection import store_errors
+from router.store.connection import StoreClient, store_errors
 
 
 class Script:
@@ -23,7 +22,7 @@ class Script:
         self.digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     # Any: a Lua reply is whatever the script returns; each caller knows its own script.
-    async def run(self, redis: Redis, keys: tuple[str | bytes, ...], *args: str | bytes | int) -> Any:  # noqa: ANN401
+    async def run(self, redis: StoreClient, keys: tuple[str | bytes, ...], *args: str | bytes | int) -> Any:  # noqa: ANN401
         """What the script returns. Raises StoreDown."""
         with store_errors():
             try:

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from router.contract.errors import StoreDown
-from router.contract.ids import Epoch, InstanceId, RequestId, TransferId
+from router.contract.ids import Epoch, InstanceId
 from router.contract.instance import Load
-from router.contract.ledger import Arrived
-from router.contract.rendezvous import Arrival
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
 from tests.support.cut_proxy import CutProxy
 from tests.support.fleets import an_instance
 
@@ -125,28 +122,4 @@ async def test_a_steady_client_uses_no_more_connections_than_its_pool(
         for _ in range(20):
             await asyncio.gather(*(fleet.snapshot() for _ in range(20)))
         assert proxy.accepted <= 8
-        await client.aclose()
-
-
-async def test_cluster_mode_accepts_every_script() -> None:
-    """A server in cluster mode refuses scripts whose keys lie in several slots."""
-    with EmbeddedStore(arguments=("--cluster-enabled", "yes", "--port", "0")) as store:
-        client = connect(store.url)
-        await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while b"cluster_state:ok" not in await client.execute_command("CLUSTER", "INFO"):
-            await asyncio.sleep(0.02)
-        fleet = FleetStore(client, "a")
-        epoch = await fleet.claim_epoch(P0)
-        assert await fleet.register(an_instance(epoch=epoch), 30.0)
-        assert await fleet.heartbeat(P0, epoch, Load(), 30.0)
-        assert await fleet.set_draining(P0, epoch, draining=True)
-        assert [record.instance.draining for record in await fleet.snapshot()] == [True]
-        assert await fleet.leave(P0, epoch)
-        ledger = Ledger(client, "a", "router-a")
-        for number in range(40):
-            ledger.post(Arrived(TransferId(f"req-{number}.1"), Arrival.REGISTERED))
-        await ledger.flush()
-        assert ledger.counts.written == 40
-        assert [line.stage for line in await ledger.story(RequestId("req-7"))] == ["Registered"]
-        assert await ledger.open_tickets() == 0
         await client.aclose()

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisClusterException, ResponseError
 
 from router.contract.errors import BadSettings, StoreDown
-from router.store.connection import connect, shown, store_errors
+from router.store.connection import connect, reconnect, shown, store_errors
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,30 @@ def test_a_refusal_never_shows_the_password() -> None:
     assert shown("rediss://user:secret@host:6380/2?x=secret") == "rediss://host:6380/2"
 
 
-@pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://u:p@h:1/0?ssl_ca_certs=ca.pem", "unix:///run/store.sock"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:1/0",
+        "rediss://u:p@h:1/0?ssl_ca_certs=ca.pem",
+        "unix:///run/store.sock",
+        "redis+cluster://h:1",
+        "rediss+cluster://u:p@h:1",
+    ],
+)
 async def test_connecting_sends_nothing(url: str) -> None:
     client = connect(url)
     await client.aclose()
 
 
 @pytest.mark.parametrize(
-    "error", [RedisConnectionError("gone"), ResponseError("odd"), OSError("no route"), TimeoutError()]
+    "error",
+    [
+        RedisConnectionError("gone"),
+        RedisClusterException("torn"),
+        ResponseError("odd"),
+        OSError("no route"),
+        TimeoutError(),
+    ],
 )
 def test_every_failure_of_redis_is_store_down(error: Exception) -> None:
     with pytest.raises(StoreDown) as down, store_errors():
@@ -65,4 +81,21 @@ async def test_more_callers_than_connections_wait_for_their_turn(redis_url: str,
     await asyncio.gather(*(client.incr(f"{namespace}:count") for _ in range(200)))
     assert int(await client.get(f"{namespace}:count") or 0) == 200
     await client.delete(f"{namespace}:count")
+    await client.aclose()
+
+
+@pytest.mark.needs("redis")
+async def test_reconnecting_closes_idle_connections(redis_url: str) -> None:
+    client = connect(redis_url)
+    before = await client.client_id()
+    await reconnect(client)
+    assert await client.client_id() > before
+    await client.aclose()
+
+
+async def test_a_cluster_that_is_not_there_is_store_down() -> None:
+    client = connect("redis+cluster://127.0.0.1:1", timeout_s=0.05)
+    with pytest.raises(StoreDown), store_errors():
+        await client.get("key")
+    await reconnect(client)
     await client.aclose()

@@ -1,5 +1,6 @@
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 
 from router.contract.errors import StoreDown
@@ -18,14 +19,14 @@ class ScriptedRedis:
     def __init__(self, *replies: object) -> None:
         self.replies = list(replies)
         self.done: list[str] = []
-        self.connection_pool = self
 
     def pipeline(self, transaction: bool) -> "ScriptedRedis":
         assert not transaction
         return self
 
-    def evalsha(self, *_arguments: object) -> None:
-        self.done.append("evalsha")
+    def execute_command(self, name: str, digest: str, num_keys: int, *_keys_and_arguments: object) -> None:
+        assert (digest, num_keys) == (POST.digest, len(BATCH.keys))
+        self.done.append(name)
 
     async def execute(self, raise_on_error: bool) -> list[object]:
         assert not raise_on_error
@@ -35,8 +36,9 @@ class ScriptedRedis:
         assert text == POST.text
         self.done.append("script_load")
 
-    async def disconnect(self) -> None:
-        self.done.append("disconnect")
+
+async def reconnect(redis: ScriptedRedis) -> None:
+    redis.done.append("reconnect")
 
 
 FAULT = "user_script:33: attempt to index a nil value script: 0f3, on @user_script:33."
@@ -47,17 +49,22 @@ FAULT = "user_script:33: attempt to index a nil value script: 0f3, on @user_scri
     [
         ([2, b"", b"", b""], Written(2), []),
         (NoScriptError("No matching script"), Unwritten("No matching script", again_at_once=True), ["script_load"]),
-        (ReadOnlyError("replica"), Unwritten("replica", again_at_once=False), ["disconnect"]),
+        (ReadOnlyError("replica"), Unwritten("replica", again_at_once=False), ["reconnect"]),
         (OutOfMemoryError("full"), Unwritten("full", again_at_once=False), []),
         (ResponseError("MISCONF no disk"), Unwritten("MISCONF no disk", again_at_once=False), []),
         (ResponseError(f"-OOM full: {FAULT}"), Unwritten(f"-OOM full: {FAULT}", again_at_once=False), []),
         (ResponseError(FAULT), Refused(FAULT), []),
+        (RedisConnectionError("gone"), Unwritten("gone", again_at_once=False), []),
+        (TimeoutError(), Unwritten("TimeoutError", again_at_once=False), []),
     ],
 )
-async def test_what_becomes_of_a_batch(reply: object, becomes: Delivery, then: list[str]) -> None:
+async def test_what_becomes_of_a_batch(
+    reply: object, becomes: Delivery, then: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.delivery.reconnect", reconnect)
     redis = ScriptedRedis(reply)
     assert await deliver(redis, "w", [BATCH]) == [becomes]  # type: ignore[arg-type]
-    assert redis.done == ["evalsha", *then]
+    assert redis.done == ["EVALSHA", *then]
 
 
 async def test_a_server_that_speaks_another_language_is_store_down() -> None:

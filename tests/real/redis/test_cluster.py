@@ -1,0 +1,57 @@
+"""Fleet and ledger on a Redis Cluster: each script's keys lie on one node, and the nodes share the ledger's shards."""
+
+import pytest
+
+from router.contract.errors import StaleAttempt
+from router.contract.ids import Attempt, InstanceId, RequestId, TransferId, transfer_id_of
+from router.contract.instance import Load
+from router.contract.ledger import Arrived, Closed, Noted, Outcome
+from router.contract.rendezvous import Arrival, JoinEffect, JoinState
+from router.store.connection import connect
+from router.store.fleet import FleetStore
+from router.store.ledger import Ledger, Walked
+from tests.support.fleets import an_instance
+from tests.support.redis_cluster import three_nodes
+
+pytestmark = pytest.mark.needs("redis")
+
+P0 = InstanceId("p0")
+
+
+async def test_fleet_and_ledger_work_on_three_nodes() -> None:
+    async with three_nodes() as url:
+        client = connect(url)
+        await use_fleet(FleetStore(client))
+        await use_ledger(Ledger(client, "tandem", "router-a"))
+        sizes = await client.dbsize(target_nodes="primaries")
+        await client.aclose()
+    assert sizes > 40
+
+
+async def use_fleet(fleet: FleetStore) -> None:
+    epoch = await fleet.claim_epoch(P0)
+    assert await fleet.register(an_instance(epoch=epoch), 30.0)
+    assert await fleet.heartbeat(P0, epoch, Load(running_seqs=1), 30.0)
+    assert await fleet.set_draining(P0, epoch, draining=True)
+    (record,) = await fleet.snapshot()
+    assert (record.instance.draining, record.load.running_seqs) == (True, 1)
+    assert await fleet.leave(P0, epoch)
+
+
+async def use_ledger(ledger: Ledger) -> None:
+    requests = [RequestId(f"req-{number}") for number in range(40)]
+    for request_id in requests:
+        first = transfer_id_of(request_id, Attempt(1))
+        ledger.post(Arrived(first, Arrival.REGISTERED))
+        ledger.post(Noted(first, "noted"))
+        ledger.post(Closed(first, Outcome.FAILED))
+        ledger.post(Arrived(transfer_id_of(request_id, Attempt(2)), Arrival.PREFILLED))
+    await ledger.flush()
+    assert (ledger.counts.written, ledger.counts.rejected) == (160, 0)
+    for request_id in requests:
+        assert [line.stage for line in await ledger.story(request_id)] == ["Registered", "noted", "failed", "Prefilled"]
+    matched = await ledger.arrive(Arrived(TransferId("req-7.2"), Arrival.REGISTERED))
+    assert matched == Walked(JoinState.MATCHED, (JoinEffect.WRITE,))
+    with pytest.raises(StaleAttempt):
+        await ledger.arrive(Arrived(TransferId("req-7.1"), Arrival.PREFILLED))
+    assert await ledger.open_tickets() == 0
