@@ -1,0 +1,71 @@
+"""1,000 mixed requests, a fifth of whose clients leave at a random moment: afterwards nothing is held anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import httpx
+import pytest
+
+from tests.support.up import MODEL, Up
+
+pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(600)]
+NUM_REQUESTS = 1000
+LEAVING = 0.2
+MIB = 1 << 20
+
+
+def wish(rng: random.Random) -> tuple[str, dict[str, object]]:
+    """A request of a random kind."""
+    words = " ".join(rng.choice(("apple", "river", "seven", "why", "北京", "run")) for _ in range(rng.randint(1, 40)))
+    fields: dict[str, object] = {"model": MODEL, "max_tokens": rng.randint(1, 6), "stream": rng.random() < 0.5}
+    if rng.random() < 0.3:
+        fields["temperature"] = 0
+    if rng.random() < 0.05:
+        fields["n"] = 2
+    if rng.random() < 0.05:
+        fields["max_tokens"] = -1
+    if rng.random() < 0.5:
+        return "/v1/completions", fields | {"prompt": words}
+    return "/v1/chat/completions", fields | {"messages": [{"role": "user", "content": words}]}
+
+
+async def one(client: httpx.AsyncClient, url: str, seed: int) -> str:
+    rng = random.Random(seed)
+    path, fields = wish(rng)
+    leaves = rng.random() < LEAVING
+
+    async def read() -> int:
+        async with client.stream("POST", url + path, json=fields) as answer:
+            async for _ in answer.aiter_bytes():
+                pass
+            return answer.status_code
+
+    reading = asyncio.create_task(read())
+    if leaves:
+        await asyncio.wait({reading}, timeout=rng.choice((0.0, 0.005, 0.05, 0.2, 0.6, 1.5)))
+        if not reading.done():
+            reading.cancel()
+            await asyncio.wait({reading})
+            return "left"
+    status = await reading
+    good = 400 if fields["max_tokens"] == -1 else 200
+    return "answered" if status == good else f"status {status} for {fields}"
+
+
+async def test_nothing_is_held_after_a_thousand_requests(up: Up) -> None:
+    gate = asyncio.Semaphore(24)
+    async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as client:
+
+        async def guarded(seed: int) -> str:
+            async with gate:
+                return await one(client, up.url, seed)
+
+        ends = await asyncio.gather(*(guarded(seed) for seed in range(NUM_REQUESTS)))
+    assert [end for end in ends if end not in ("left", "answered")] == []
+    assert ends.count("left") > 0.05 * NUM_REQUESTS
+    up.wait_quiet(35.0)
+    sizes = up.rss_bytes()
+    assert max(size for name, size in sizes.items() if name.startswith("router")) < 120 * MIB
+    assert max(size for name, size in sizes.items() if name.startswith("engine")) < 1600 * MIB

@@ -1,0 +1,93 @@
+"""`tandem up` as a child of the tests, and the quiet check over everything that it started."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from router.cli.local_fleet import free_port
+
+ROOT = Path(__file__).parents[2]
+MODEL = "smollm2-135m"
+
+
+@dataclass
+class Up:
+    """A running set-up."""
+
+    url: str
+    process: psutil.Process
+
+    def engines(self) -> dict[str, str]:
+        """URL of each engine by its instance id."""
+        fleet = httpx.get(f"{self.url}/admin/fleet").json()["instances"]
+        return {one["instance_id"]: one["url"] for one in fleet}
+
+    def rss_bytes(self) -> dict[str, int]:
+        """Resident bytes of each process, by what it is."""
+        sizes = {}
+        for child in self.process.children(recursive=True):
+            words = " ".join(child.cmdline())
+            kind = "engine" if "engine_shim" in words else "router" if "-m router" in words else "store"
+            sizes[f"{kind}-{child.pid}"] = child.memory_info().rss
+        return sizes
+
+    def held(self) -> dict[str, float]:
+        """All that must be zero when nobody asks for anything."""
+        facts = {}
+        for name, url in self.engines().items():
+            metrics = read_metrics(url)
+            for what in ("held_blocks", "quarantined_blocks", "live_transfers", "open_tickets", "running_seqs"):
+                facts[f"{name} {what}"] = metrics[f"tandem_shim_{what}"]
+        router = read_metrics(self.url)
+        facts["router requests"] = router["tandem_requests_in_flight"]
+        facts["router tickets"] = router["tandem_open_tickets"]
+        return facts
+
+    def wait_quiet(self, within_s: float = 20.0) -> None:
+        """Nothing is held anywhere, within so many seconds."""
+        ends_at = time.monotonic() + within_s
+        while any((facts := self.held()).values()):
+            assert time.monotonic() < ends_at, f"still held after {within_s} s: {facts}"
+            time.sleep(0.1)
+
+
+def read_metrics(url: str) -> dict[str, float]:
+    """Every metric of a /metrics page, summed over its labels."""
+    sums: dict[str, float] = {}
+    for line in httpx.get(f"{url}/metrics").text.splitlines():
+        if not line.startswith("#"):
+            name = line.partition("{")[0].partition(" ")[0]
+            sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
+    return sums
+
+
+@contextmanager
+def tandem_up(folder: Path, *flags: str) -> Iterator[Up]:
+    """`tandem up` is ready for the block, and gone after it."""
+    words = [sys.executable, "-m", "router.cli.main", "up", "--port", str(free_port("127.0.0.1"))]
+    words += ["--logs", str(folder / "logs"), *flags]
+    child = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    try:
+        told = []
+        for line in child.stderr:
+            told.append(line)
+            if ready := re.match(r"Ready in .* s: (http://\S+) serves", line):
+                yield Up(ready[1], psutil.Process(child.pid))
+                break
+        else:
+            raise AssertionError("".join(told))
+    finally:
+        child.terminate()
+        child.wait(60)
+        child.stderr.close()
