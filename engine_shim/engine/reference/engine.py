@@ -23,12 +23,12 @@ from engine_shim.engine.port import (
     SequenceRequest,
     TokensOut,
 )
-from engine_shim.engine.reference.attention import FastPlan
 from engine_shim.engine.reference.batch import Chunk, make_batch
 from engine_shim.engine.reference.block_names import BlockNames
 from engine_shim.engine.reference.block_pool import BlockPool
 from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.ending import ending_of
+from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.model import Model
 from engine_shim.engine.reference.pins import Pins
@@ -65,7 +65,7 @@ class ReferenceEngine:
         self._cache = KVCache(self.layout, device)
         limit = settings.max_context_tokens or self.layout.num_blocks * self.layout.block_tokens
         self._max_context_tokens = min(limit, config.max_context_tokens)
-        self._model = Model(config, weights, self._max_context_tokens, FastPlan)
+        self._model = Model(config, weights, self._max_context_tokens, kernels_of(settings.numerics))
         self._pool = BlockPool(self.layout.num_blocks, prefix_cache=settings.prefix_cache)
         limits = Limits(settings.max_num_seqs, settings.max_batch_tokens, settings.block_tokens)
         self._pins = Pins(self._pool)
@@ -153,6 +153,8 @@ class ReferenceEngine:
 
     def _compute(self, rows: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
         """Run one batch; the next token of every sequence that has computed all it has."""
+        # Decoding sequences in order of length, so that attention can group neighbours.
+        rows = sorted(rows, key=lambda row: (row[1] > 1, row[0].num_computed))
         chunks = [_chunk(sequence, count) for sequence, count in rows]
         batch = make_batch(chunks, self.layout.block_tokens, self._cache.tensor.device)
         hidden = self._model.forward(batch, self._cache)

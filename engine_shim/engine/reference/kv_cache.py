@@ -3,7 +3,10 @@
 A block holds `block_tokens` tokens of one sequence, for all layers. Both memory orders are seen here through views of
 one shape, so the model does not know which one it runs on:
 
-    layers[l]   [num_blocks, block_tokens, 2 (K, V), kv_heads, head_dim]   strided, not contiguous
+    layers[l]              [num_blocks, block_tokens, 2 (K, V), kv_heads, head_dim]
+    keys[l], values[l]     [num_blocks, block_tokens * kv_heads * head_dim]
+
+All are strided; a row of `keys[l]` is contiguous, so that whole blocks are copied quickly.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class KVCache:
         axes = (1, 0, 3, 2, 4, 5) if layout.order is KVOrder.BLOCK_FIRST else (0, 2, 3, 1, 4, 5)
         by_layer = self.tensor.permute(axes)
         self.layers = tuple(by_layer[layer] for layer in range(layout.num_layers))
+        self.keys, self.values = (tuple(layer[:, :, part].flatten(1) for layer in self.layers) for part in range(2))
         self.region = Region(self.tensor.data_ptr(), layout.total_bytes, device.type, device.index or 0)
 
     def write(self, layer: int, places: tuple[torch.Tensor, torch.Tensor], kv: torch.Tensor) -> None:

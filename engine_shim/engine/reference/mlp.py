@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
 from engine_shim.engine.reference.linear import Linear
 
@@ -20,11 +20,12 @@ class Mlp(Protocol):
 class SwiGLU:
     """down(silu(gate(x)) * up(x)). Source: Shazeer 2020, "GLU Variants Improve Transformer"."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(self, gate_up: Linear, down: Linear, silu: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._gate_up = gate_up
         self._down = down
+        self._silu = silu
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """See Mlp."""
         gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down.add_to(residual, F.silu(gate).mul_(up))
+        return self._down.add_to(residual, self._silu(gate).mul_(up))

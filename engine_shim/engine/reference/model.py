@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
-from engine_shim.engine.reference.attention import AttentionPlan, AttentionPlanner
+from engine_shim.engine.reference.attention import AttentionPlan
 from engine_shim.engine.reference.batch import Batch
 from engine_shim.engine.reference.config import ModelConfig
+from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.rope import RopeTable
 from engine_shim.engine.reference.weights import LayerWeights, Weights
@@ -22,17 +23,17 @@ from engine_shim.engine.reference.weights import LayerWeights, Weights
 class Model:
     """A decoder-only transformer over a paged KV cache."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, num_positions: int, planner: AttentionPlanner) -> None:
-        """Positions must stay below `num_positions`; `planner` decides the numerics of attention."""
+    def __init__(self, config: ModelConfig, weights: Weights, num_positions: int, kernels: Kernels) -> None:
+        """Positions must stay below `num_positions`; `kernels` are those that the weights were loaded for."""
         self._config = config
         self._weights = weights
-        self._planner = planner
+        self._kernels = kernels
         embedding = weights.embedding
         self._rope = RopeTable(weights.rope_frequencies, num_positions, embedding.dtype).to(embedding.device)
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         """The cache holds the KV of all rows; returns the normed hidden states of the wanted rows, [wanted, hidden]."""
-        plan = self._planner(batch, cache)
+        plan = self._kernels.plan_attention(batch, cache, self._config.group_size)
         turns = self._rope.at(batch.positions)
         x = self._weights.embedding[batch.token_ids]
         last = len(self._weights.layers) - 1

@@ -7,8 +7,8 @@ import torch
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.gguf import GGUFCheckpoint
+from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import TORCH_DTYPES
-from engine_shim.engine.reference.linear import make_linear
 from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
 from engine_shim.engine.reference.settings import ReferenceSettings
 from engine_shim.engine.reference.tokenizer import Tokenizer
@@ -30,5 +30,5 @@ def open_engine(settings: ReferenceSettings) -> ReferenceEngine:
     path = locate(settings.model)
     checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
     dtype = TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
-    weights = load_weights(checkpoint, dtype, device, make_linear)
+    weights = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics))
     return ReferenceEngine(checkpoint.config, weights, Tokenizer.load(path), settings)

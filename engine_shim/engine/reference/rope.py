@@ -36,7 +36,8 @@ class RopeTable:
     def turn(self, heads: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """[rows, heads, head_dim] turned by what `at` gave for these rows; a new tensor."""
         cos, sin = turns
-        return torch.addcmul(heads * cos, heads.roll(self._half, -1), sin)
+        # Two roundings per product and sum, everywhere: a fused addcmul may round once in some elements only.
+        return (heads * cos).add_(heads.roll(self._half, -1).mul_(sin))
 
 
 def frequencies_of(config: ModelConfig, divisors: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,17 +6,16 @@ gate and up. One multiplication of [rows, hidden] then serves all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from engine_shim.engine.reference.checkpoint import Checkpoint
+from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.linear import Linear
 from engine_shim.engine.reference.mlp import Mlp, SwiGLU
 from engine_shim.engine.reference.rope import frequencies_of
-
-LinearMaker = Callable[[torch.Tensor], Linear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class Weights:
 class _Reader:
     """Reads tensors of one Checkpoint to their place."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, maker: LinearMaker) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, kernels: Kernels) -> None:
         self.checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
-        self._maker = maker
+        self.kernels = kernels
 
     def tensor(self, name: str, *sizes: int) -> torch.Tensor:
         out = torch.empty(sizes, dtype=self._dtype, device=self._device)
@@ -65,22 +64,22 @@ class _Reader:
         stacked = torch.empty((sum(rows), columns), dtype=self._dtype, device=self._device)
         for name, part in zip(names, torch.split(stacked, list(rows)), strict=True):
             self.checkpoint.read(f"{name}.weight", part)
-        return self._maker(stacked)
+        return self.kernels.make_linear(stacked)
 
 
 @torch.inference_mode()
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, maker: LinearMaker) -> Weights:
-    """All weights of `checkpoint` on `device`, converted to `dtype`, every matrix passed through `maker`.
+def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, kernels: Kernels) -> Weights:
+    """All weights of `checkpoint` on `device`, converted to `dtype`, every matrix made for `kernels`.
 
     Raises:
         ModelUnusable: a tensor is missing or has another shape than the configuration says.
     """
-    config, reader = checkpoint.config, _Reader(checkpoint, dtype, device, maker)
+    config, reader = checkpoint.config, _Reader(checkpoint, dtype, device, kernels)
     embedding = reader.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
     layers = tuple(_layer(reader, f"model.layers.{index}") for index in range(config.num_layers))
     norm = reader.tensor("model.norm.weight", config.hidden_size)
     if config.tied_embeddings:
-        head = maker(embedding)
+        head = kernels.make_linear(embedding)
     else:
         head = reader.linear(["lm_head"], [config.vocab_size], config.hidden_size)
     divisors = None
@@ -110,5 +109,6 @@ def _layer(reader: _Reader, at: str) -> LayerWeights:
         mlp=SwiGLU(
             gate_up=reader.linear([f"{mlp}.gate_proj", f"{mlp}.up_proj"], [config.intermediate_size] * 2, hidden),
             down=reader.linear([f"{mlp}.down_proj"], [hidden], config.intermediate_size),
+            silu=reader.kernels.silu,
         ),
     )

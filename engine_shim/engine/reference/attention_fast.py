@@ -1,0 +1,101 @@
+"""Attention with torch's fused kernel, fast numerics.
+
+The kernel wants dense keys and values, so each layer copies the blocks that are needed, and nothing else, side by side.
+Decoding sequences (one row each) of similar length share one call, padded to the longest; a longer chunk has a call of
+its own:
+
+    group of three      k: [3, tokens, kv_heads, head_dim]      mask hides what a shorter table's padding holds
+    chunk of n rows     k: [1, tokens, kv_heads, head_dim]      mask hides what lies after each row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
+
+from engine_shim.engine.reference.batch import Batch, Chunk
+from engine_shim.engine.reference.kv_cache import KVCache
+
+GROUP_RATIO = 1.5
+"""A group's longest table is at most so many times its shortest."""
+
+
+class FastPlan:
+    """See AttentionPlan."""
+
+    def __init__(self, batch: Batch, cache: KVCache, _group_size: int) -> None:
+        self._cache = cache
+        self._parts = [_Part(chunks, cache) for chunks in _grouped(batch.chunks, cache)]
+        self._rows = [part.num_rows for part in self._parts]
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """See AttentionPlan."""
+        if len(self._parts) == 1:
+            return self._parts[0].attend(self._cache, layer, queries)
+        parts = zip(self._parts, torch.split(queries, self._rows), strict=True)
+        return torch.cat([part.attend(self._cache, layer, rows) for part, rows in parts])
+
+
+class _Part:
+    """One call of the kernel: several chunks of one row, or one chunk of several rows."""
+
+    def __init__(self, chunks: list[Chunk], cache: KVCache) -> None:
+        self._num_chunks = len(chunks)
+        self._rows_each = chunks[0].num_rows
+        self.num_rows = self._num_chunks * self._rows_each
+        num_blocks = max(cache.layout.blocks_for(chunk.end_position) for chunk in chunks)
+        self._num_tokens = max(chunk.end_position for chunk in chunks)
+        tables = [_padded(chunk, num_blocks) for chunk in chunks]
+        self._blocks = torch.tensor(tables, dtype=torch.int64).to(cache.tensor.device, non_blocking=True).view(-1)
+        self._is_causal = self._rows_each > 1 and chunks[0].first_position == 0
+        self._mask = None if self._is_causal else _mask(chunks, self._num_tokens, cache.tensor)
+
+    def attend(self, cache: KVCache, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        keys, values = (self._dense(cache, kept) for kept in (cache.keys[layer], cache.values[layer]))
+        out = F.scaled_dot_product_attention(
+            queries.view(self._num_chunks, self._rows_each, *queries.shape[1:]).transpose(1, 2),
+            keys,
+            values,
+            attn_mask=self._mask,
+            is_causal=self._is_causal,
+            enable_gqa=True,
+        )
+        return out.transpose(1, 2).reshape(len(queries), -1)
+
+    def _dense(self, cache: KVCache, kept: torch.Tensor) -> torch.Tensor:
+        """[num_chunks, kv_heads, tokens, head_dim]"""
+        layout = cache.layout
+        rows = kept.index_select(0, self._blocks).view(self._num_chunks, -1, layout.num_kv_heads, layout.head_dim)
+        return rows[:, : self._num_tokens].transpose(1, 2)
+
+
+def _grouped(chunks: tuple[Chunk, ...], cache: KVCache) -> Iterator[list[Chunk]]:
+    """Neighbours of one row each, in order of length, as groups; longer chunks alone."""
+    group: list[Chunk] = []
+    for chunk in chunks:
+        fits = bool(group) and chunk.num_rows == group[0].num_rows == 1
+        if fits and chunk.end_position <= GROUP_RATIO * (group[0].end_position + cache.layout.block_tokens):
+            group.append(chunk)
+            continue
+        if group:
+            yield group
+        group = [chunk]
+    yield group
+
+
+def _padded(chunk: Chunk, num_blocks: int) -> list[int]:
+    table = list(chunk.table[:num_blocks])
+    return table + table[-1:] * (num_blocks - len(table))
+
+
+def _mask(chunks: list[Chunk], num_tokens: int, like: torch.Tensor) -> torch.Tensor | None:
+    """Added to the scores: [chunks, 1, rows, tokens], 0 where a row may look and -inf elsewhere."""
+    if all(chunk.num_rows == 1 and chunk.end_position == num_tokens for chunk in chunks):
+        return None
+    positions = [range(chunk.first_position, chunk.end_position) for chunk in chunks]
+    rows = torch.tensor([list(span) for span in positions]).to(like.device, non_blocking=True)
+    hidden = rows.unsqueeze(-1) < torch.arange(num_tokens, device=like.device)
+    mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(hidden, -torch.inf).unsqueeze(1)
