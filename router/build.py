@@ -19,7 +19,8 @@ from prometheus_client.core import Metric
 from router.api.app import Surface, build_app
 from router.api.door import Door, DoorLimits
 from router.api.front import Front
-from router.api.hook import DoorProtocol, HookProtocol
+from router.api.hook import HookProtocol
+from router.api.protocol import DoorProtocol
 from router.contract.errors import AddressTaken
 from router.core.admission import Admission
 from router.core.burden import Burdens

@@ -7,7 +7,6 @@ one piece; what the thread cannot get rid of is dropped and counted, never waite
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from queue import Full, Queue
 
@@ -20,32 +19,6 @@ MAX_PIECES = 64
 """Pieces of FLUSH_S each that may wait for a slow reader: about three seconds."""
 
 _ENCODE = msgspec.json.Encoder().encode_into
-
-
-class _Line(msgspec.Struct, gc=False):
-    """What one line says. Milliseconds are counted from the moment the request had been read."""
-
-    at: float
-    """Unix seconds at the end."""
-    event: str
-    request_id: str
-    client_id: str
-    model: str
-    endpoint: str
-    stream: bool
-    mode: str
-    reason: str
-    prefill: str
-    decode: str
-    attempts: int
-    status: int
-    outcome: str
-    code: str
-    sent_ms: float
-    prefilled_ms: float
-    first_byte_ms: float
-    total_ms: float
-    tokens: int
 
 
 class RequestLog:
@@ -64,33 +37,7 @@ class RequestLog:
 
     def write(self, record: Record) -> None:
         """The record's line will be written within FLUSH_S, or dropped."""
-        start = record.arrived_at
-        _ENCODE(
-            _Line(
-                round(time.time(), 3),
-                "request",
-                record.request_id,
-                record.client_id,
-                record.model,
-                record.endpoint,
-                record.stream,
-                record.mode,
-                record.reason,
-                record.prefill,
-                record.decode,
-                record.attempts,
-                record.status,
-                record.outcome,
-                record.code,
-                _ms(record.sent_at, start),
-                _ms(record.prefilled_at, start),
-                _ms(record.first_byte_at, start),
-                _ms(record.ended_at, start),
-                record.completion_tokens,
-            ),
-            self._buffer,
-            -1,
-        )
+        _ENCODE(record, self._buffer, -1)
         self._buffer += b"\n"
         if not self._armed:
             self._armed = True
@@ -121,7 +68,3 @@ class RequestLog:
                 self._sink(piece)
             except OSError:
                 self.dropped_bytes += len(piece)  # the reader is gone; requests matter more than their log
-
-
-def _ms(at: float, start: float) -> float:
-    return round((at - start) * 1000, 3) if at else 0.0

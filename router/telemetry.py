@@ -33,24 +33,29 @@ MAX_MODELS = 64
 
 
 class Histogram:
-    """Counts per bucket, and their sum."""
+    """Counts per bucket, and their sum. Observed in microseconds, shown in seconds."""
 
-    __slots__ = ("_bounds", "counts", "total")
+    __slots__ = ("_bounds_us", "_names", "counts", "total_us")
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self._bounds_us = tuple(round(bound * 1e6) for bound in bounds_s)
+        self._names = [*(str(bound) for bound in bounds_s), "+Inf"]
+        self.counts = [0] * len(self._names)
+        self.total_us = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value_us: float) -> None:
         """One more observation; a bucket includes its upper bound."""
-        self.counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+        self.counts[bisect_left(self._bounds_us, value_us)] += 1
+        self.total_us += value_us
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts as Prometheus wants them, `+Inf` last."""
-        names = [*(str(bound) for bound in self._bounds), "+Inf"]
-        return list(zip(names, (float(count) for count in accumulate(self.counts)), strict=True))
+        return list(zip(self._names, (float(count) for count in accumulate(self.counts)), strict=True))
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all observations, seconds."""
+        return self.total_us / 1e6
 
 
 class Series:
@@ -77,7 +82,7 @@ class Telemetry(Collector):
         """`log` is called with each finished Record, or None: no log lines."""
         self._log = log
         self._series: dict[SeriesKey, Series] = {}
-        self._phases = {name: Histogram(PHASE_S) for name in ("place", "prefill", "first_token", "stream")}
+        self._phases = {name: Histogram(PHASE_S) for name in ("prefill", "first_token", "stream")}
         self._requests: dict[tuple[SeriesKey, str, str], int] = {}
         self._retries: dict[str, int] = {}
         self._cancels: dict[str, int] = {}
@@ -110,33 +115,35 @@ class Telemetry(Collector):
             self._placements[placed] = self._placements.get(placed, 0) + 1
         if record.outcome is Outcome.SERVED:
             self._measure(series, record)
+        elif record.outcome is Outcome.ABANDONED:
+            self._count_cancel(record)
         if self._log is not None:
             self._log(record)
 
     def _measure(self, series: Series, record: Record) -> None:
         """Only good answers are measured: a fast error is no fast answer."""
         phases = self._phases
-        series.e2e.add(record.ended_at - record.arrived_at)
-        series.overhead.add(record.first_sent_at - record.arrived_at)
-        phases["place"].add(record.sent_at - record.arrived_at)
-        if record.prefilled_at:
-            phases["prefill"].add(record.prefilled_at - record.sent_at)
+        series.e2e.add(record.ended_us)
+        series.overhead.add(record.placed_us)
+        if record.prefilled_us:
+            phases["prefill"].add(record.prefilled_us - record.sent_us)
         if not record.stream:
             return
-        series.ttft.add(record.first_byte_at - record.arrived_at)
-        phases["first_token"].add(record.first_byte_at - record.sent_at)
-        phases["stream"].add(record.last_byte_at - record.first_byte_at)
+        streamed_us = record.last_byte_us - record.first_byte_us
+        series.ttft.add(record.first_byte_us)
+        phases["first_token"].add(record.first_byte_us - record.sent_us)
+        phases["stream"].add(streamed_us)
         # From usage where the client asked for it; otherwise engines send an event per step, less `[DONE]`.
         tokens = record.completion_tokens or record.num_events - 1
         if tokens > 1:
-            series.tpot.add((record.last_byte_at - record.first_byte_at) / (tokens - 1))
+            series.tpot.add(streamed_us / (tokens - 1))
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""
         self._retries[reason] = self._retries.get(reason, 0) + 1
 
-    def count_cancel(self, phase: str) -> None:
-        """A client has left in this phase."""
+    def _count_cancel(self, record: Record) -> None:
+        phase = "stream" if record.first_byte_us else "first_token" if record.prefilled_us else "prefill"
         self._cancels[phase] = self._cancels.get(phase, 0) + 1
 
     def _model(self, model: str) -> str:
@@ -179,11 +186,11 @@ class Telemetry(Collector):
                 histogram: Histogram = getattr(series, name)
                 if any(histogram.counts):
                     values = (model, endpoint, str(stream).lower(), mode)
-                    family.add_metric(values, histogram.buckets(), histogram.total)
+                    family.add_metric(values, histogram.buckets(), histogram.total_s)
         yield from families.values()
         phases = HistogramMetricFamily("tandem_phase_seconds", "Time in each phase of a request", labels=("phase",))
         for name, histogram in self._phases.items():
-            phases.add_metric((name,), histogram.buckets(), histogram.total)
+            phases.add_metric((name,), histogram.buckets(), histogram.total_s)
         yield phases
 
     def _requests_family(self) -> Metric:

@@ -129,6 +129,7 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
+        router.clerk.work_off()
         return Response(await asyncio.to_thread(surface.render_metrics), media_type="text/plain; version=0.0.4")
 
     @app.get("/admin/fleet")

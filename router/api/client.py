@@ -138,11 +138,12 @@ class HookClient:
         self._protocol.transport.abort()
 
     def _render(self, status: int, headers: Headers, length: int | None) -> bytes:
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
         close = b"" if self.keep_alive else b"connection: close\r\n"
-        return b"".join((status_line(status), *lines, b"x-request-id: ", self._id, b"\r\n", framing, close, b"\r\n"))
+        return b"%b%b%bx-request-id: %b\r\n%b\r\n\r\n" % (status_line(status), lines, close, self._id, framing)
 
     def _end(self) -> None:
         self.response_complete = True
+        self._exchange = None
         self._protocol.end_hooked(self)

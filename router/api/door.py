@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import monotonic
 
 from router.api.intake import read_intake
 from router.contract.errors import BadRequest, Impossible, MediaUnsupported, TandemError
@@ -24,6 +23,7 @@ HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 
 _TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
 _TIMEOUT_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
+_READ_HEADERS = frozenset({b"x-request-id", b"content-encoding", *_TIMEOUT_HEADERS, *_TRACE_HEADERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Door:
             headers: lower-case names; of a repeated header, one.
             body: the whole of it.
         """
-        client_id = sane_id(headers.get(b"x-request-id", b""))
+        # Most requests carry none of the headers that matter here; one set operation tells.
+        plain = _READ_HEADERS.isdisjoint(headers)
         request_id = self.router.mint()
+        client_id = "" if plain else sane_id(headers.get(b"x-request-id", b""))
         client.name(client_id or request_id)
-        record = Record(request_id, client_id, "", endpoint.value, False, monotonic())
+        record = Record(request_id, client_id, "", endpoint, False)
         try:
-            if headers.get(b"content-encoding", b"identity") != b"identity":
-                raise MediaUnsupported("Send the body without Content-Encoding.")
-            total_s = _wanted_s(headers, self.router.deadlines.total_s)
-            intake = read_intake(endpoint, body, _trace_lines(headers))
+            total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
+            intake = read_intake(endpoint, body, trace)
             record.model, record.stream = intake.model, intake.stream
             opened = self.router.open(client, intake, record, total_s)
         except TandemError as error:
@@ -73,11 +73,16 @@ class Door:
         self._refuse(client, record, opened)
         return None
 
+    def _read_headers(self, headers: Mapping[bytes, bytes]) -> tuple[float, bytes]:
+        """The wanted total deadline, seconds, and the header lines for both legs."""
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise MediaUnsupported("Send the body without Content-Encoding.")
+        return _wanted_s(headers, self.router.deadlines.total_s), _trace_lines(headers)
+
     def _refuse(self, client: ClientPort, record: Record, error: TandemError) -> None:
-        record.ended_at = monotonic()
         record.status, record.code, record.outcome = error.http_status, error.code, Outcome.REFUSED
         client.refuse(error)
-        self.router.books.fold(record)
+        self.router.clerk.put((record, b""))
 
 
 def sane_id(value: bytes) -> str:

@@ -4,15 +4,15 @@ The plain case (POST, HTTP/1.1, Content-Length within the limit, nothing pipelin
 from socket to socket. Everything else goes the ordinary way, where `front` carries the same exchange behind ASGI.
 
 While a hooked request runs, its HookClient stands where uvicorn keeps the running cycle, so uvicorn's own rules for
-pipelining, keep-alive, disconnects and shutdown hold for it. What is leant on of uvicorn 0.54 (`cycle` and its
-attributes, `pipeline`, `flow`, `on_response_complete`, the parser callbacks) is listed and tested in
+pipelining, disconnects and shutdown hold for it. What is leant on of uvicorn 0.54 (`cycle` and its attributes, `url`,
+`headers`, `pipeline`, `on_response_complete`, the parser callbacks) is listed and tested in
 tests/unit/router/api/test_hook.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -20,121 +20,7 @@ from uvicorn.server import ServerState
 
 from router.api.client import HookClient
 from router.api.door import HOT_PATHS, Door
-from router.api.problems import envelope, problem_headers, status_line
-from router.contract.errors import BadRequest, HeadersTooLarge, RequestTimeout, TandemError
-
-if TYPE_CHECKING:
-    from typing import Any
-
-
-class DoorProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with our limits on what may arrive, and our envelope on what it refuses itself."""
-
-    # Any: uvicorn's own signature.
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        door: Door,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.door = door
-        self._in_head = False
-        self._head_bytes = 0
-        self._oversized = False
-        self._arrival: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The first request's time to arrive starts here."""
-        super().connection_made(cast(asyncio.Transport, transport))
-        self._await_arrival()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """No request is awaited any more."""
-        self._end_arrival()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse; refuse a head that is too large, and start the clock of a request that is not whole yet."""
-        if self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self.parser is None or self.transport.is_closing():
-            return
-        if self._oversized or (self._in_head and self._head_bytes > self.door.limits.max_head_bytes):
-            self.refuse_connection(
-                HeadersTooLarge(
-                    f"The request head is over {self.door.limits.max_head_bytes} bytes; send fewer headers."
-                )
-            )
-        elif self._in_head:
-            self._await_arrival()
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect, and count."""
-        super().on_header(name, value)
-        self._head_bytes += len(name) + len(value) + 4
-
-    def on_headers_complete(self) -> None:
-        """A head is complete: start it, unless it is too large."""
-        self._in_head = False
-        self._end_arrival()
-        if self._head_bytes > self.door.limits.max_head_bytes:
-            self._oversized = True
-        else:
-            self.start_request()
-
-    def start_request(self) -> None:
-        """The request whose head is complete is uvicorn's."""
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """The body of a refused request is dropped."""
-        if not self._oversized:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """The end of a refused request is dropped."""
-        if not self._oversized:
-            super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """What cannot be parsed is refused in our envelope."""
-        self.refuse_connection(BadRequest(msg))
-
-    def refuse_connection(self, error: TandemError) -> None:
-        """The error is the last thing that this connection says."""
-        if self.transport.is_closing():
-            return
-        body = envelope(error)
-        lines = b"".join(b"%b: %b\r\n" % header for header in problem_headers(error))
-        self.transport.write(
-            b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (status_line(error.http_status), lines, len(body), body)
-        )
-        self.transport.close()
-
-    def _await_arrival(self) -> None:
-        if self._arrival is None:
-            self._arrival = self.loop.call_later(self.door.limits.arrival_s, self._on_late)
-
-    def _end_arrival(self) -> None:
-        if self._arrival is not None:
-            self._arrival.cancel()
-            self._arrival = None
-
-    def _on_late(self) -> None:
-        self._arrival = None
-        self.refuse_connection(RequestTimeout("The request did not arrive in time; send it again."))
+from router.api.protocol import DoorProtocol
 
 
 class HookProtocol(DoorProtocol):
@@ -164,24 +50,30 @@ class HookProtocol(DoorProtocol):
             self._running = client
             client.enter(self.door)
         elif self._receiving is not None:
-            self._await_arrival()
+            self.await_arrival()
 
     def start_request(self) -> None:
         """Take the request if it is a plain one; see the module's docstring."""
         endpoint = HOT_PATHS.get(self.url)
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if endpoint is None or busy or self.expect_100_continue or self.parser.get_method() != b"POST":
-            super().start_request()
-            return
-        headers = dict(self.headers)
-        length = headers.get(b"content-length", b"")
-        plain = length.isdigit() and int(length) <= self.door.limits.max_body_bytes
-        if not plain or self.parser.get_http_version() != "1.1" or self.parser.should_upgrade():
-            super().start_request()
-            return
-        client = HookClient(self, endpoint, headers, keep_alive=self.parser.should_keep_alive())
-        self._receiving = client
-        self.cycle = cast(RequestResponseCycle, client)
+        if endpoint is not None and (self.cycle is None or self.cycle.response_complete):
+            headers = dict(self.headers)
+            if self._is_plain(headers):
+                client = HookClient(self, endpoint, headers, keep_alive=self.parser.should_keep_alive())
+                self._receiving = client
+                self.cycle = cast(RequestResponseCycle, client)
+                return
+        super().start_request()
+
+    def _is_plain(self, headers: dict[bytes, bytes]) -> bool:
+        parser, length = self.parser, headers.get(b"content-length", b"")
+        return (
+            length.isdigit()
+            and int(length) <= self.door.limits.max_body_bytes
+            and b"expect" not in headers
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and not parser.should_upgrade()
+        )
 
     def on_body(self, body: bytes) -> None:
         """Collect the body of a hooked request."""
@@ -193,7 +85,7 @@ class HookProtocol(DoorProtocol):
     def on_message_complete(self) -> None:
         """A hooked request is whole."""
         if self._receiving is not None:
-            self._end_arrival()
+            self.end_arrival()
             self._whole, self._receiving = self._receiving, None
         else:
             super().on_message_complete()
@@ -223,4 +115,4 @@ class HookProtocol(DoorProtocol):
         self._running = None
         if not client.keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        HttpToolsProtocol.on_response_complete(self)

@@ -63,19 +63,19 @@ def _why_whole(head: _Head) -> str:
 
     Prompt log probabilities are computed by whoever computes the prompt, and decode does not.
     """
-    if head.n is not _NONE and bytes(head.n) not in _ONE:
-        return "n"
-    if head.best_of is not _NONE and bytes(head.best_of) not in _ONE:
-        return "best_of"
-    if head.use_beam_search is not _NONE and bytes(head.use_beam_search) not in _OFF:
-        return "beam_search"
-    if head.prompt_logprobs is not _NONE and bytes(head.prompt_logprobs) not in _OFF:
-        return "prompt_logprobs"
-    if head.echo is not _NONE and bytes(head.echo) not in _OFF and bytes(head.logprobs) not in _OFF:
-        return "echo_logprobs"
     if head.prompt is not _NONE and _is_several(bytes(head.prompt)):
         return "several_prompts"
-    return ""
+    if head.n is head.best_of is head.use_beam_search is head.prompt_logprobs is head.echo is _NONE:
+        return ""
+    echoes = bytes(head.echo) not in _OFF and bytes(head.logprobs) not in _OFF
+    reasons = {
+        "n": bytes(head.n) not in _ONE,
+        "best_of": bytes(head.best_of) not in _ONE,
+        "beam_search": bytes(head.use_beam_search) not in _OFF,
+        "prompt_logprobs": bytes(head.prompt_logprobs) not in _OFF,
+        "echo_logprobs": echoes,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _is_several(prompt: bytes) -> bool:

@@ -2,7 +2,7 @@
 
     records of the last sighting ──fold──► Fleet: per model a Pool
         Pool.members     everyone who serves the model, draining or not
-        Pool.pairings    per mode: prefill instances, and for each compat_hash the decode instances they can feed
+        Pool.pairings    per mode: prefill instances, and for each the decode instances that it can feed
         Pool.solos       instances that may run a whole request alone
 
 An instance with role `both` steps in for a role that nobody else has: prefill work goes to dedicated prefill instances
@@ -48,9 +48,8 @@ class Pairing:
     """Who can hand KV cache to whom in one mode."""
 
     prefills: tuple[Member, ...]
-    """Each has at least one decode instance to feed."""
-    decodes: Mapping[str, tuple[Member, ...]]
-    """compat_hash -> decode instances, none empty."""
+    decodes_of: Mapping[InstanceId, tuple[Member, ...]]
+    """Prefill instance -> the decode instances that it can feed; never empty, never itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +62,10 @@ class Pool:
     solos: tuple[Member, ...]
     has_prefill: bool
     has_decode: bool
+    only_both: bool
+    """No member is dedicated to one role."""
     max_context_tokens: int
     """The smallest of all members, since either leg may refuse a longer prompt."""
-
-    @property
-    def only_both(self) -> bool:
-        """True when no member is dedicated to one role."""
-        return all(member.instance.role is Role.BOTH for member in self.members)
 
     @property
     def serves(self) -> bool:
@@ -127,6 +123,7 @@ def _pool(model: str, members: tuple[Member, ...]) -> Pool:
         solos=tuple(member for member in taking if member.instance.role.decodes),
         has_prefill=bool(prefills),
         has_decode=bool(decodes),
+        only_both=all(member.instance.role is Role.BOTH for member in members),
         max_context_tokens=min(member.instance.max_context_tokens for member in members),
     )
 
@@ -138,18 +135,17 @@ def _of_role(members: tuple[Member, ...], role: Role) -> tuple[Member, ...]:
 
 
 def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mode) -> Pairing:
-    feedable: dict[str, list[Member]] = {}
-    for member in decodes:
-        if member.instance.kv is not None and mode in member.instance.kv.modes:
-            feedable.setdefault(member.instance.kv.compat_hash, []).append(member)
-    feeding = tuple(member for member in prefills if _feeds(member, feedable, mode))
-    hashes = {member.instance.kv.compat_hash for member in feeding if member.instance.kv is not None}
-    return Pairing(feeding, {key: tuple(members) for key, members in feedable.items() if key in hashes})
+    decodes_of: dict[InstanceId, tuple[Member, ...]] = {}
+    for member in prefills:
+        feedable = tuple(other for other in decodes if other is not member and _feeds(member, other, mode))
+        if feedable:
+            decodes_of[member.instance.instance_id] = feedable
+    return Pairing(tuple(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
 
 
-def _feeds(member: Member, feedable: Mapping[str, list[Member]], mode: Mode) -> bool:
-    """True when some other instance can take this one's KV cache."""
-    kv = member.instance.kv
-    if kv is None or mode not in kv.modes:
+def _feeds(member: Member, other: Member, mode: Mode) -> bool:
+    """True when `other` can take `member`'s KV cache."""
+    source, target = member.instance.kv, other.instance.kv
+    if source is None or target is None:
         return False
-    return any(other is not member for other in feedable.get(kv.compat_hash, ()))
+    return source.compat_hash == target.compat_hash and mode in source.modes and mode in target.modes

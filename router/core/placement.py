@@ -15,7 +15,9 @@ from router.contract.instance import Instance, Mode
 from router.core.burden import Burdens
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
-from router.core.policies import Policy, power_of_two
+from router.core.policies import Policy, Weigh, power_of_two
+
+_LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +65,44 @@ class Desk:
         if pool is None:
             return Refusal(_unknown(fleet, intake.model))
         mode, reason = self._mode(pool, intake)
-        if mode is Mode.LOCAL:
+        if mode is _LOCAL:
             return self._alone(pool, reason, turn, excluded)
         pairing = pool.pairings.get(mode)
         if pairing is None:
             return Refusal(_missing(pool, mode))
-        prefills: Sequence[Member] = pairing.prefills
-        if excluded:
-            prefills = [m for m in prefills if m.instance.instance_id not in excluded]
-            if not prefills:
-                return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
-        prefill = self.rules.prefill_policy(prefills, self._prompt_tokens, turn).instance
-        assert prefill.kv is not None  # a Pairing holds only instances with a KV identity
-        decodes = [
-            m
-            for m in pairing.decodes[prefill.kv.compat_hash]
-            if m.instance is not prefill and m.instance.instance_id not in excluded
-        ]
+        prefills = _outside(excluded, pairing.prefills)
+        if not prefills:
+            return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
+        prefill = self._pick(self.rules.prefill_policy, prefills, self._prompt_tokens, turn)
+        decodes = _outside(excluded, pairing.decodes_of[prefill.instance_id])
         if not decodes:
             return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
-        return Placement(mode, prefill, self.rules.decode_policy(decodes, self._sequences, turn).instance, reason)
+        decode = self._pick(self.rules.decode_policy, decodes, self._sequences, turn)
+        return Placement(mode, prefill, decode, reason)
+
+    def _pick(self, policy: Policy, members: Sequence[Member], weigh: Weigh, turn: int) -> Instance:
+        return (members[0] if len(members) == 1 else policy(members, weigh, turn)).instance
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
         """The mode and its reason: the configured one unless something makes the request local."""
         rules = self.rules
-        if rules.mode is Mode.LOCAL:
-            return Mode.LOCAL, "configured"
+        if rules.mode is _LOCAL:
+            return _LOCAL, "configured"
         if intake.whole:
-            return Mode.LOCAL, intake.whole
+            return _LOCAL, intake.whole
         if len(intake.body) < rules.local_below_chars:
-            return Mode.LOCAL, "short"
+            return _LOCAL, "short"
         if pool.only_both:
-            return Mode.LOCAL, "only_both"
+            return _LOCAL, "only_both"
         return rules.mode, "configured"
 
     def _alone(self, pool: Pool, reason: str, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
-        solos = [m for m in pool.solos if m.instance.instance_id not in excluded]
+        solos = _outside(excluded, pool.solos)
         if not solos:
             return Refusal(
                 NoDecode(f"No decode instance can take a request for {pool.model!r}; start one or try again.")
             )
-        return Placement(Mode.LOCAL, None, self.rules.decode_policy(solos, self._sequences, turn).instance, reason)
+        return Placement(_LOCAL, None, self._pick(self.rules.decode_policy, solos, self._sequences, turn), reason)
 
     # Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
     def _prompt_tokens(self, member: Member) -> int:
@@ -112,6 +111,10 @@ class Desk:
     def _sequences(self, member: Member) -> int:
         load = member.load
         return max(self._burdens.of(member.instance.instance_id).requests, load.running_seqs + load.waiting_seqs)
+
+
+def _outside(excluded: frozenset[InstanceId], members: Sequence[Member]) -> Sequence[Member]:
+    return [m for m in members if m.instance.instance_id not in excluded] if excluded else members
 
 
 def _unknown(fleet: Fleet, model: str) -> TandemError:

@@ -1,4 +1,4 @@
-"""Record: the facts of one request that outlive it, for metrics and the log line. It holds nothing a client wrote."""
+"""Record: the facts of one request that outlive it, for metrics and the log. Of what a client wrote it holds ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from router.contract.ledger import Outcome
 
 
 class Record(msgspec.Struct, gc=False):
-    """Filled while the request runs. Times are monotonic seconds, 0.0 for what has not happened.
+    """Filled while the request runs, and logged as it is.
 
-    A msgspec Struct because one is made per request, for a fifth of what a dataclass of this size costs.
+    Times are microseconds since the request had been read as a whole, 0 for what has not happened. A msgspec Struct,
+    because one is made per request, for a fifth of what a dataclass of this size costs.
     """
 
     request_id: str
@@ -19,23 +20,21 @@ class Record(msgspec.Struct, gc=False):
     model: str
     endpoint: str
     stream: bool
-    arrived_at: float
-    """The whole request had been read."""
     mode: str = ""
+    """Of the last attempt, as are reason, prefill, decode, sent_us and prefilled_us."""
     reason: str = ""
     prefill: str = ""
-    """Instance id of the last attempt, as are decode, mode and reason."""
     decode: str = ""
     attempts: int = 0
-    sent_at: float = 0.0
-    """The first leg of the last attempt left."""
-    first_sent_at: float = 0.0
-    """The first leg of the first attempt left."""
-    prefilled_at: float = 0.0
-    first_byte_at: float = 0.0
+    placed_us: int = 0
+    """Both legs of the first attempt had left."""
+    sent_us: int = 0
+    """The first leg left."""
+    prefilled_us: int = 0
+    first_byte_us: int = 0
     """The first body byte of a good answer arrived from decode."""
-    last_byte_at: float = 0.0
-    ended_at: float = 0.0
+    last_byte_us: int = 0
+    ended_us: int = 0
     num_events: int = 0
     completion_tokens: int = 0
     """From the answer's usage, or 0."""
@@ -44,3 +43,5 @@ class Record(msgspec.Struct, gc=False):
     outcome: Outcome = Outcome.FAILED
     code: str = ""
     """Error code, or empty when served."""
+    at: float = 0.0
+    """Unix seconds at which the line was written, some milliseconds after the end."""

@@ -19,7 +19,6 @@ from math import inf
 from router.contract.errors import Blame, LegTimeout
 from router.contract.instance import Mode
 from router.core.lifecycle import Client, LegState, Stand
-from router.core.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,39 @@ class Deadlines:
     stalled_s: float = 60.0
     total_s: float = 600.0
 
+    @property
+    def shortest_s(self) -> float:
+        """No phase of a fresh attempt runs out sooner."""
+        return min(self.prefill_s, self.first_token_s, self.total_s)
+
     def prefill_for(self, tokens: int) -> float:
         """Seconds that the prefill of `tokens` prompt tokens may take."""
         return self.prefill_s + tokens * self.prefill_token_s
 
 
-def next_deadline(stand: Stand, record: Record, tokens: int, deadlines: Deadlines) -> tuple[float, LegTimeout | None]:
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When the current phases began, monotonic seconds; 0.0 for what has not happened."""
+
+    sent_at: float
+    prefilled_at: float
+    last_byte_at: float
+    streamed: bool
+    """The client has asked for a stream."""
+
+
+def next_deadline(stand: Stand, moments: Moments, tokens: int, deadlines: Deadlines) -> tuple[float, LegTimeout | None]:
     """The monotonic second at which the current phase runs out, and the error that this is; (inf, None) without one."""
     if stand.client is Client.STREAMING:
-        return record.last_byte_at + deadlines.next_token_s, _timeout(Blame.DECODE, "next_token")
+        return moments.last_byte_at + deadlines.next_token_s, _timeout(Blame.DECODE, "next_token")
     if stand.client is not Client.WAITING:
         return inf, None
     if stand.prefill is LegState.SENT:
-        return record.sent_at + deadlines.prefill_for(tokens), _timeout(Blame.PREFILL, "prefill")
-    if stand.decode is LegState.SENT and record.stream:
-        since = record.prefilled_at
+        return moments.sent_at + deadlines.prefill_for(tokens), _timeout(Blame.PREFILL, "prefill")
+    if stand.decode is LegState.SENT and moments.streamed:
+        since = moments.prefilled_at
         if stand.mode is Mode.LOCAL:
-            since = record.sent_at + deadlines.prefill_for(tokens)
+            since = moments.sent_at + deadlines.prefill_for(tokens)
         return since + deadlines.first_token_s, _timeout(Blame.DECODE, "first_token")
     return inf, None
 

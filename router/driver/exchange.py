@@ -12,15 +12,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame, Impossible, LegError, OutOfTime, TandemError
-from router.contract.ids import Attempt as AttemptNumber
-from router.contract.ids import InstanceId, RequestId
+from router.contract.ids import InstanceId
 from router.contract.ledger import Outcome
-from router.contract.rendezvous import Ticket
 from router.core.intake import Intake
 from router.core.lifecycle import START, Client, Edge, Effect, Node
-from router.core.placement import Placement, Refusal
+from router.core.placement import Refusal
 from router.core.record import Record
-from router.core.timing import next_deadline
+from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
@@ -35,8 +33,14 @@ if TYPE_CHECKING:
 GONE_STATUS = 499
 """What the record says for a client that left before it had an answer; never sent."""
 
+# Members of an Enum are looked up by a Python call; a module's names are not.
+_PLACED, _REFUSED, _PREFILL_DONE = Edge.PLACED, Edge.REFUSED, Edge.PREFILL_DONE
+_PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
+_WAITING, _GONE, _CLIENT_FAILED = Client.WAITING, Client.GONE, Client.FAILED
+_SERVED = Outcome.SERVED
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
+_NOBODY: frozenset[InstanceId] = frozenset()
 
 
 class Exchange:
@@ -49,12 +53,16 @@ class Exchange:
         "_handed_over",
         "_node",
         "_paused_at",
+        "_prefilled_at",
         "_reply",
         "_router",
+        "_sent_at",
         "_total_at",
         "_verdict",
+        "arrived_at",
         "due_at",
         "intake",
+        "last_byte_at",
         "record",
     )
 
@@ -66,47 +74,52 @@ class Exchange:
         self._reply = Reply(client)
         self._node: Node = START[router.mode]
         self._attempt: Attempt | None = None
-        self._excluded: frozenset[InstanceId] = frozenset()
+        self._excluded = _NOBODY
         self._verdict: Verdict | None = None
         self._handed_over = b""
         self._paused_at = 0.0
-        self._total_at = record.arrived_at + total_s
-        self.due_at = self._total_at
+        self._sent_at = self._prefilled_at = self.last_byte_at = 0.0
+        self.arrived_at = monotonic()
+        self.due_at = self._total_at = self.arrived_at + total_s
 
     # Facts.
 
     def open(self) -> None:
         """Place the request and send its legs, or refuse it."""
         self._place()
+        self.record.placed_us = self._since(monotonic())
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Prefill has finished and its KV cache is pinned for decode, or it has refused."""
         attempt = self._attempt
-        assert attempt is not None and attempt.placement.prefill is not None
-        now = self.record.prefilled_at = monotonic()
+        if attempt is None or attempt.placement.prefill is None:
+            raise Impossible("Prefill has answered a request without one.", request_id=self.record.request_id)
+        now = self._prefilled_at = monotonic()
+        self.record.prefilled_us = self._since(now)
         attempt.release_prefill()
         if not 200 <= status < 300:
-            self._fail(Blame.PREFILL, judge(Blame.PREFILL, status, headers, body))
+            self._fail(_PREFILL, judge(_PREFILL, status, headers, body))
             return
         handed_over = read_hand_over(body, attempt.placement.prefill, attempt.placement.mode)
         if isinstance(handed_over, TandemError):
-            self._fail(Blame.PREFILL, Verdict(handed_over, None, handed_over.retryable, Blame.PREFILL))
+            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
             return
         self._handed_over = handed_over
-        self.due_at = min(self.due_at, now + self._router.deadlines.first_token_s)
-        self._step(Edge.PREFILL_DONE)
+        self._be_due(now + self._router.deadlines.first_token_s)
+        self._step(_PREFILL_DONE)
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""
-        self.record.last_byte_at = monotonic()
-        moved = self._reply.feed(leg.status, leg.headers, body, ended=ended)
-        if isinstance(moved, tuple):
+        self.last_byte_at = monotonic()
+        moved = self._reply.feed(leg, body, ended)
+        if moved.__class__ is tuple:
             for edge in moved:
                 self._step(edge)
-        else:
-            if not ended:
-                leg.cancel()
-            self._fail(Blame.DECODE, moved)
+            return
+        assert isinstance(moved, Verdict)
+        if not ended:
+            leg.cancel()
+        self._fail(_DECODE, moved)
 
     def on_leg_failed(self, leg: Leg, error: LegError) -> None:
         """A leg has ended without a whole answer."""
@@ -119,16 +132,16 @@ class Exchange:
     def on_client_paused(self) -> None:
         """The client does not keep up: hold decode back."""
         self._paused_at = monotonic()
-        self.due_at = min(self.due_at, self._paused_at + self._router.deadlines.stalled_s)
-        if self._attempt is not None and self._attempt.decode is not None:
-            self._attempt.decode.pause()
+        self._be_due(self._paused_at + self._router.deadlines.stalled_s)
+        if self._attempt is not None:
+            self._attempt.pause_decode()
 
     def on_client_resumed(self) -> None:
         """The client has caught up; decode's time starts anew."""
         self._paused_at = 0.0
-        self.record.last_byte_at = monotonic()
-        if self._attempt is not None and self._attempt.decode is not None:
-            self._attempt.decode.resume()
+        self.last_byte_at = monotonic()
+        if self._attempt is not None:
+            self._attempt.resume_decode()
 
     def on_due(self, now: float) -> None:
         """A deadline may have passed; the sweep calls this no earlier than `due_at`."""
@@ -136,21 +149,22 @@ class Exchange:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
             return
         deadlines = self._router.deadlines
-        at, error = next_deadline(self._node.stand, self.record, self.intake.prompt_tokens, deadlines)
+        moments = Moments(self._sent_at, self._prefilled_at, self.last_byte_at, self.intake.stream)
+        at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
         if now < at:
             self.due_at = min(at, self._total_at)
         elif error is None:
             self._client.abandon()
-            self._step(Edge.CLIENT_GONE)
-        else:
-            self._time_out(error.side)
+            self.on_client_gone()
+        elif self._attempt is not None:
+            self._attempt.cancel(error.side)
             self._fail(error.side, Verdict(error, None, error.retryable, error.side))
 
     def expire(self, error: TandemError) -> None:
         """The request ends with this error, whatever it is doing."""
-        self._verdict = Verdict(error, None, False, Blame.ROUTER)
+        self._verdict = Verdict(error, None, False, _ROUTER)
         self._step(Edge.TIMED_OUT)
 
     # The machine.
@@ -160,92 +174,72 @@ class Exchange:
         if step is None:
             self._break_impossible(edge)
             return
-        self._node = step[0]
-        for effect in step[1]:
+        self._node, effects = step
+        for effect in effects:
             _RUN[effect](self)
 
     def _break_impossible(self, edge: Edge) -> None:
-        stand = self._node.stand
+        stand, request_id = self._node.stand, self.record.request_id
         if stand.closed:
-            raise Impossible(f"{edge.name} came after the end ({stand}).", request_id=self.record.request_id)
-        self.expire(Impossible(f"There is no row for {edge.name} in ({stand}).", request_id=self.record.request_id))
+            raise Impossible(f"{edge.name} came after the end ({stand}).", request_id=request_id)
+        self.expire(Impossible(f"There is no row for {edge.name} in ({stand}).", request_id=request_id))
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
-        if self._node.stand.client is Client.WAITING:
+        router, attempt = self._router, self._attempt
+        if self._node.stand.client is _WAITING:
             self._verdict = verdict
-            record = self.record
-            if verdict.retryable and record.attempts < self._router.conduct.attempts and monotonic() < self._total_at:
-                self._exclude(verdict)
+            left = self.record.attempts < router.conduct.attempts and monotonic() < self._total_at
+            if verdict.retryable and left and attempt is not None:
+                self._excluded |= {attempt.instance_of(verdict.blamed)}
                 self._step(_LOST[side])
                 return
-        elif side is Blame.DECODE:
+        elif side is _DECODE:
             self._verdict = verdict
         self._step(_FAILED[side])
 
-    def _exclude(self, verdict: Verdict) -> None:
-        assert self._attempt is not None  # only legs of an attempt fail
-        self._excluded |= {self._attempt.instance_of(verdict.blamed)}
-        self._router.books.count_retry(verdict.error.code)
-
-    def _time_out(self, side: Blame) -> None:
-        assert self._attempt is not None
-        if side is Blame.PREFILL:
-            self._attempt.cancel_prefill()
-        else:
-            self._attempt.cancel_decode()
-
     def _place(self) -> None:
-        chosen = self._router.place(self.intake, self._excluded)
+        router, record = self._router, self.record
+        chosen = router.place(self.intake, self._excluded)
         if isinstance(chosen, Refusal):
             if self._verdict is None:
-                self._verdict = Verdict(chosen.error, None, False, Blame.ROUTER)
-            self._step(Edge.REFUSED)
+                self._verdict = Verdict(chosen.error, None, False, _ROUTER)
+            self._step(_REFUSED)
             return
-        record, placement = self.record, chosen
         record.attempts += 1
-        record.mode, record.reason = placement.mode, placement.reason
-        record.decode = placement.decode.instance_id
-        record.prefill = placement.prefill.instance_id if placement.prefill is not None else ""
-        ticket = self._ticket(placement)
-        self._attempt = Attempt(self._router, self.intake, placement, ticket)
-        record.prefilled_at = 0.0
-        self._node = START[placement.mode]
-        record.sent_at = monotonic()
-        self.due_at = min(self._total_at, record.sent_at + self._router.shortest_s)
-        self._step(Edge.PLACED)
-        if record.attempts == 1:
-            record.first_sent_at = monotonic()
+        record.mode = chosen.mode
+        record.reason = chosen.reason
+        record.decode = chosen.decode.instance_id
+        record.prefill = "" if chosen.prefill is None else chosen.prefill.instance_id
+        now = self._sent_at = monotonic()
+        record.sent_us = self._since(now)
+        self._prefilled_at = record.prefilled_us = 0
+        self._be_due(now + router.shortest_s)
+        router.clerk.put((record.request_id, record.attempts, chosen, self._total_at - now))
+        self._attempt = Attempt(router, self, chosen, f"{record.request_id}.{record.attempts}", self._total_at - now)
+        self._node = START[chosen.mode]
+        self._step(_PLACED)
 
-    def _ticket(self, placement: Placement) -> Ticket:
-        prefill, decode = placement.prefill, placement.decode
-        return Ticket(
-            RequestId(self.record.request_id),
-            AttemptNumber(self.record.attempts),
-            placement.mode,
-            prefill.instance_id if prefill is not None else None,
-            prefill.epoch if prefill is not None else decode.epoch,
-            decode.instance_id,
-            decode.epoch,
-            max(0.0, self._total_at - monotonic()),
-            self._router.conduct.owner,
-        )
+    def _be_due(self, at: float) -> None:
+        self.due_at = min(self.due_at, at)
+
+    def _since(self, at: float) -> int:
+        return int((at - self.arrived_at) * 1e6)
 
     # Effects.
 
     def _send_prefill(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_prefill(self, self._total_at - self.record.sent_at)
+        self._attempt.send_prefill()
 
     def _send_decode(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_decode(self, self._total_at - monotonic(), self._handed_over)
+        self._attempt.send_decode(self._handed_over)
 
     def _commit(self) -> None:
-        record = self.record
-        record.first_byte_at = record.last_byte_at
-        self.due_at = min(self.due_at, record.last_byte_at + self._router.deadlines.next_token_s)
-        record.status = self._reply.commit()
+        self.record.first_byte_us = self._since(self.last_byte_at)
+        self._be_due(self.last_byte_at + self._router.deadlines.next_token_s)
+        self.record.status = self._reply.commit()
 
     def _serve(self) -> None:
         self._reply.serve()
@@ -266,11 +260,11 @@ class Exchange:
 
     def _cancel_prefill(self) -> None:
         assert self._attempt is not None
-        self._attempt.cancel_prefill()
+        self._attempt.cancel(_PREFILL)
 
     def _cancel_decode(self) -> None:
         assert self._attempt is not None
-        self._attempt.cancel_decode()
+        self._attempt.cancel(_DECODE)
 
     def _leave_prefill(self) -> None:
         assert self._attempt is not None
@@ -278,31 +272,32 @@ class Exchange:
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
-        self._attempt.close(Outcome.FAILED, self._verdict.error.code)
+        self._attempt.close()
+        self._router.clerk.put((self.record.request_id, self.record.attempts, self._verdict.error.code))
         self._attempt = None
-        self._reply.restart()
+        self._reply = Reply(self._client)
         self._handed_over = b""
         self._place()
 
     def _close(self) -> None:
-        record = self.record
-        record.ended_at = monotonic()
-        errs = self._reply.account(record)
-        client = self._node.stand.client
-        if client is Client.GONE:
+        record, client = self.record, self._node.stand.client
+        record.ended_us = self._since(monotonic())
+        record.last_byte_us = self._since(self.last_byte_at) if record.first_byte_us else 0
+        record.num_events = self._reply.num_events
+        if client is _GONE:
             record.outcome, record.code = Outcome.ABANDONED, "client_gone"
             record.status = record.status or GONE_STATUS
-        elif client is Client.FAILED:
+        elif client is _CLIENT_FAILED:
             assert self._verdict is not None
             refused = 400 <= record.status < 500
-            record.outcome, record.code = Outcome.REFUSED if refused else Outcome.FAILED, self._verdict.error.code
-        elif errs:
-            record.outcome, record.code = Outcome.FAILED, "engine_error"
+            record.outcome = Outcome.REFUSED if refused else Outcome.FAILED
+            record.code = self._verdict.error.code
         else:
-            record.outcome = Outcome.SERVED
+            record.outcome = _SERVED
         if self._attempt is not None:
-            self._attempt.close(record.outcome, record.code)
-        self._router.close(self)
+            self._attempt.close()
+            self._attempt = None  # it knows this exchange: without a cycle both are gone at once
+        self._router.close(self, self._reply.tail)
 
 
 _RUN: tuple[Callable[[Exchange], None], ...] = tuple(getattr(Exchange, f"_{effect.name.lower()}") for effect in Effect)

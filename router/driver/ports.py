@@ -52,9 +52,6 @@ class Books(Protocol):
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""
 
-    def count_cancel(self, phase: str) -> None:
-        """A client has left in this phase."""
-
 
 class NoLedger:
     """A ledger for a router without a store: nothing is kept."""

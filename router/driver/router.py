@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from router.contract.errors import Draining, TandemError
 from router.contract.ids import InstanceId, RequestId
-from router.contract.instance import Instance
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
@@ -15,6 +14,7 @@ from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal
 from router.core.record import Record
 from router.core.timing import Deadlines
+from router.driver.clerk import Clerk
 from router.driver.exchange import Exchange
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Sweep
@@ -46,14 +46,11 @@ class Router:
         self.admission = admission
         self.conduct = conduct
         self.deadlines = conduct.deadlines
-        self.cancels_prefill = conduct.cancels_prefill
-        self.shortest_s = min(conduct.deadlines.prefill_s, conduct.deadlines.first_token_s, conduct.deadlines.total_s)
-        """No phase of a fresh attempt runs out sooner."""
+        self.shortest_s = conduct.deadlines.shortest_s
         self.mode = desk.rules.mode
         self.fleet: Fleet = EMPTY
         self.sweep = Sweep()
-        self.ledger: LedgerPort
-        self.books: Books
+        self.clerk: Clerk
         self.live: set[Exchange] = set()
         self._pools: dict[str, LegPool] = {}
         self._turn = 0
@@ -61,8 +58,7 @@ class Router:
 
     def attach(self, ledger: LedgerPort, books: Books) -> None:
         """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
-        self.ledger = ledger
-        self.books = books
+        self.clerk = Clerk(ledger, books, self.conduct.owner)
 
     def open(self, client: ClientPort, intake: Intake, record: Record, total_s: float) -> Exchange | TandemError:
         """A running Exchange, which answers `client`; or the error that it is to be answered with."""
@@ -80,12 +76,12 @@ class Router:
         self._turn += 1
         return self.desk.choose(self.fleet, intake, self._turn, excluded)
 
-    def close(self, exchange: Exchange) -> None:
-        """The exchange has its Outcome; it is counted and forgotten."""
+    def close(self, exchange: Exchange, tail: bytes) -> None:
+        """The exchange has its Outcome, and its answer ended with `tail`; it is counted and forgotten."""
         self.live.discard(exchange)
         self.sweep.live.discard(exchange)
         self.admission.release(exchange.intake.prompt_tokens)
-        self.books.fold(exchange.record)
+        self.clerk.put((exchange.record, tail))
 
     def mint(self) -> RequestId:
         """A request id that nobody else has."""
@@ -94,11 +90,11 @@ class Router:
             self._ids = ["req-" + raw[i : i + 32] for i in range(0, len(raw), 32)]
         return RequestId(self._ids.pop())
 
-    def pool(self, instance: Instance) -> LegPool:
-        """The connections to this instance's address."""
-        pool = self._pools.get(instance.url)
+    def pool(self, url: str) -> LegPool:
+        """The connections to the instance at this address."""
+        pool = self._pools.get(url)
         if pool is None:
-            pool = self._pools[instance.url] = LegPool(instance.url, self.conduct.pool)
+            pool = self._pools[url] = LegPool(url, self.conduct.pool)
         return pool
 
     def pools(self) -> dict[str, LegPool]:
@@ -126,3 +122,4 @@ class Router:
             exchange.expire(Draining("This router is shutting down; send the request again to reach another replica."))
         for pool in self._pools.values():
             pool.close()
+        self.clerk.work_off()

@@ -50,18 +50,19 @@ class Verdict:
 
 
 def client_headers(headers: Headers) -> Headers:
-    """The engine's headers less those of its connection and those that the router sets itself."""
+    """The engine's headers, in lower case, less those of its connection and those that the router sets itself."""
+    lowered = [(name.lower(), value) for name, value in headers]
     drop = _OURS
-    for name, value in headers:
+    for name, value in lowered:
         if name == b"connection":
             drop = drop | {token.strip().lower() for token in value.split(b",")}
-    return [header for header in headers if header[0] not in drop]
+    return [header for header in lowered if header[0] not in drop]
 
 
 def header_of(headers: Headers, name: bytes) -> bytes:
-    """The first value of a header, or empty."""
+    """The first value of a header, or empty. `name` is in lower case."""
     for key, value in headers:
-        if key == name:
+        if key == name or key.lower() == name:
             return value
     return b""
 

@@ -8,7 +8,6 @@ read are handed over as one bytes object, already de-chunked.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from router.legs.pool import LegPool
 
 Headers = list[tuple[bytes, bytes]]
-"""Names in lower case, in the order of arrival."""
+"""As they arrived; names in any case until `client_headers` has lowered them."""
 
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -25,7 +24,7 @@ MAX_HEAD_BYTES = 64 * 1024
 class Listener(Protocol):
     """The leg that a connection carries."""
 
-    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+    def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Bytes of the body (perhaps none) have arrived; `connection.status` and `.headers` are set.
 
         With `ended` the answer is complete and the connection no longer the leg's.
@@ -41,13 +40,13 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_complete",
         "_excess",
-        "_framed",
         "_head_bytes",
-        "_headed",
+        "_keeps",
         "_parser",
         "_pieces",
         "_pool",
         "_transport",
+        "answered",
         "headers",
         "idle_since",
         "leg",
@@ -59,22 +58,20 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._complete = False
+        self._excess = False
+        self._keeps = False
         self.leg: Listener | None = None
+        self.answered = False
+        """The head of an answer to the current leg has arrived."""
         self.status = 0
         self.headers: Headers = []
         self.idle_since = 0.0
         """Monotonic seconds since when it is idle; meaningful in the pool only."""
         self.uses = 0
         """Legs that were sent over it; a connection that closes is suspect only from the second on."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pieces: list[bytes] = []
-        self._head_bytes = 0
-        self._headed = False
-        self._framed = False
-        self._complete = False
-        self._excess = False
 
     # What legs and the pool call.
 
@@ -83,17 +80,14 @@ class Connection(asyncio.Protocol):
         """True when a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    @property
-    def answered(self) -> bool:
-        """True when the head of an answer to the current leg has arrived."""
-        return self._headed
-
     def send(self, leg: Listener, request: bytes) -> None:
         """The request is on its way; its answer goes to `leg`."""
-        assert self._transport is not None  # the pool hands out connected ones only
         self.leg = leg
         self.uses += 1
-        self._transport.write(request)
+        self.answered = self._complete = False
+        self._head_bytes = 0
+        if self._transport is not None:  # one that has just died reports so by connection_lost
+            self._transport.write(request)
 
     def abort(self) -> None:
         """Closed at once, without a word to the leg; this is how an engine learns that nobody listens."""
@@ -103,12 +97,12 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Reads nothing more, so that TCP holds the engine back."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self.usable and self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Reads again."""
-        if self._transport is not None and not self._transport.is_closing():
+        if self.usable and self._transport is not None:
             self._transport.resume_reading()
 
     # What the event loop calls.
@@ -128,17 +122,22 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("it answered something that is not HTTP/1.1")
             return
-        if not self._headed:
+        pieces = self._pieces
+        if self._complete:
+            self._pieces = []
+            self.leg = None
+            leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), True)
+            if self._keeps and not self._excess:
+                self._pool.put(self)
+            else:
+                self.abort()
+        elif pieces:
+            self._pieces = []
+            leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), False)
+        elif not self.answered:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._fail(f"the head of its answer is over {MAX_HEAD_BYTES} bytes")
-            return
-        pieces = self._pieces
-        if self._complete:
-            self._finish(leg, b"".join(pieces))
-        elif pieces:
-            self._pieces = []
-            leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), ended=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the leg, unless the answer was one that ends with its connection."""
@@ -147,28 +146,22 @@ class Connection(asyncio.Protocol):
         leg, self.leg = self.leg, None
         if leg is None:
             return
-        if self._headed and not self._framed and exc is None:
-            leg.on_answer(self, b"", ended=True)
+        if self.answered and exc is None and not self._is_framed():
+            leg.on_answer(self, b"", True)
         else:
             leg.on_lost(self, "it closed the connection" if exc is None else f"the connection broke ({exc})")
 
-    def _finish(self, leg: Listener, body: bytes) -> None:
-        self.leg = None
-        reusable = self._parser.should_keep_alive() and not self._excess
-        leg.on_answer(self, body, ended=True)
-        self._reset()
-        if reusable:
-            self._pool.put(self)
-        else:
-            self.abort()
+    def _is_framed(self) -> bool:
+        """False for an answer whose body ends with the connection (RFC 9112, 6.3)."""
+        return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def _fail(self, reason: str) -> None:
-        leg, self.leg = self.leg, None
+        leg = self.leg
         self.abort()
         if leg is not None:
             leg.on_lost(self, reason)
 
-    # What the parser calls.
+    # What the parser calls. Interim answers (1xx) come by as answers without a body.
 
     def on_message_begin(self) -> None:
         """A second answer to one request makes the connection unfit for another."""
@@ -178,17 +171,15 @@ class Connection(asyncio.Protocol):
             self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect the head, names in lower case."""
-        self.headers.append((name.lower(), value))
+        """Collect the head."""
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Note the status. Interim answers (1xx) are passed over by llhttp as answers without a body."""
+        """Note the status."""
         status = self._parser.get_status_code()
         if status >= 200 and not self._complete:
             self.status = status
-            self._headed = True
-            # RFC 9112, 6.3: without either header the body ends with the connection.
-            self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+            self.answered = True
 
     def on_body(self, body: bytes) -> None:
         """Collect the body."""
@@ -197,10 +188,6 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it was an interim one."""
-        if self._headed:
+        if self.answered:
             self._complete = True
-
-
-def idle_for(connection: Connection) -> float:
-    """Seconds for which the connection has been idle in its pool."""
-    return monotonic() - connection.idle_since
+            self._keeps = self._parser.should_keep_alive()  # llhttp forgets it once the next answer could begin

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from router.contract.errors import Blame
 from router.legs.connection import Connection
-from router.legs.leg import Leg, LegOwner
-from router.legs.pool import LegPool
+from router.legs.leg import Leg
 
 
 def decode_body(body: bytes, params: bytes) -> bytes:
@@ -21,10 +20,9 @@ class DecodeLeg(Leg):
 
     __slots__ = ()
 
-    def __init__(self, owner: LegOwner, pool: LegPool) -> None:
-        super().__init__(owner, Blame.DECODE, pool)
+    side = Blame.DECODE
 
-    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+    def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Report it."""
         if not self.status:
             self.status, self.headers = connection.status, connection.headers

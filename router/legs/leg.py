@@ -28,11 +28,13 @@ class LegOwner(Protocol):
 class Leg:
     """What both legs share: a request on its way, sent once more if a kept-alive connection closes in its face."""
 
-    __slots__ = ("_again", "_pool", "_request", "cancelled", "connection", "headers", "owner", "side", "status")
+    __slots__ = ("_again", "_pool", "_request", "cancelled", "connection", "headers", "owner", "status")
 
-    def __init__(self, owner: LegOwner, side: Blame, pool: LegPool) -> None:
+    side: Blame
+    """Of the class: which role is called."""
+
+    def __init__(self, owner: LegOwner, pool: LegPool) -> None:
         self.owner = owner
-        self.side = side
         self.cancelled = False
         self.connection: Connection | None = None
         self.status = 0
@@ -44,12 +46,11 @@ class Leg:
 
     def send(self, request: bytes) -> None:
         """The request (head and body) is on its way, over a kept-alive connection where there is one."""
+        self._request = request
         connection = self._pool.take()
         if connection is None:
-            self._request = request
             self._pool.dial(self)
         else:
-            self._request = request
             self.connection = connection
             connection.send(self, request)
 
@@ -81,7 +82,7 @@ class Leg:
             self, LegUnreachable(f"The {self.side} instance cannot be reached: {reason}.", side=self.side)
         )
 
-    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+    def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Take note of the answer; each side does its own with it."""
         raise NotImplementedError
 

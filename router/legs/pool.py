@@ -77,10 +77,11 @@ class LegPool:
 
     def take(self) -> Connection | None:
         """A kept-alive connection that is fit for a request, or None: dial."""
+        idle = self._idle
         oldest = monotonic() - self._limits.idle_for_s
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable and connection.idle_since >= oldest:
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since >= oldest and connection.usable:
                 return connection
             connection.abort()
         return None

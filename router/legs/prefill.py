@@ -17,17 +17,19 @@ from router.legs.pool import LegPool
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
-_ABSENT = (
-    "stream_options",  # refused without stream
-    "min_tokens",  # refused above max_tokens
-    "min_completion_tokens",
-    "n",  # one sequence is handed over
-    "best_of",
-    "use_beam_search",
-    "logprobs",  # the token is thrown away
-    "top_logprobs",
-    "prompt_logprobs",
-    "echo",
+_ABSENT = frozenset(
+    {
+        "stream_options",  # refused without stream
+        "min_tokens",  # refused above max_tokens
+        "min_completion_tokens",
+        "n",  # one sequence is handed over
+        "best_of",
+        "use_beam_search",
+        "logprobs",  # the token is thrown away
+        "top_logprobs",
+        "prompt_logprobs",
+        "echo",
+    }
 )
 _ONE, _FALSE = Raw(b"1"), Raw(b"false")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
@@ -41,8 +43,9 @@ def prefill_body(body: bytes, params: bytes) -> bytes:
         msgspec.DecodeError: `body` is not a JSON object; intake has made sure that it is.
     """
     fields = _FIELDS.decode(body)
-    for name in _ABSENT:
-        fields.pop(name, None)
+    if not _ABSENT.isdisjoint(fields):
+        for name in _ABSENT:
+            fields.pop(name, None)
     fields["max_tokens"] = _ONE
     if "max_completion_tokens" in fields:
         fields["max_completion_tokens"] = _ONE
@@ -98,19 +101,20 @@ class PrefillLeg(Leg):
 
     __slots__ = ("_pieces", "_size")
 
+    side = Blame.PREFILL
+
     def __init__(self, owner: LegOwner, pool: LegPool) -> None:
-        super().__init__(owner, Blame.PREFILL, pool)
+        super().__init__(owner, pool)
         self._pieces: list[bytes] | None = None
         self._size = 0
 
-    def on_answer(self, connection: Connection, body: bytes, *, ended: bool) -> None:
+    def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Report the answer once it is whole."""
         if ended:
             self.connection = None
             if self._pieces is not None:
                 body = b"".join((*self._pieces, body))
-            self.status, self.headers = connection.status, connection.headers
-            self.owner.on_prefill_answer(self.status, self.headers, body)
+            self.owner.on_prefill_answer(connection.status, connection.headers, body)
             return
         if self._pieces is None:
             self._pieces = []

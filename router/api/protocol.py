@@ -1,0 +1,147 @@
+"""DoorProtocol: uvicorn's HTTP protocol with our limits on what may arrive, and our envelope on what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from router.api.door import Door
+from router.api.problems import envelope, problem_headers, status_line
+from router.contract.errors import BadRequest, HeadersTooLarge, RequestTimeout, TandemError
+
+_HEADER_BYTES = 4
+"""Of each header line beside name and value."""
+
+
+class DoorProtocol(HttpToolsProtocol):
+    """Every request must arrive in time, with a head of bounded size."""
+
+    # Any: uvicorn's own signature.
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        door: Door,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.door = door
+        self._max_head_bytes = door.limits.max_head_bytes
+        self._in_head = False
+        self._head_bytes = 0
+        """Upper bound of the head's size so far: all bytes of the reads that it came in."""
+        self._oversized = False
+        self._arrival: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The first request's time to arrive starts here."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self.await_arrival()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """No request is awaited any more."""
+        self.end_arrival()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; refuse a head that is too large, and start the clock of one that is not whole yet."""
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.refuse_connection(BadRequest("What arrived is not an HTTP request that can be served."))
+            return
+        except httptools.HttpParserUpgrade:
+            return  # nothing is offered to upgrade to; the request has been started as an ordinary one
+        if self._oversized or self._in_head:
+            self._check_head()
+
+    def _check_head(self) -> None:
+        if self._oversized or self._head_bytes > max(self._max_head_bytes, _LARGEST_READ_BYTES):
+            limit = self._max_head_bytes
+            self.refuse_connection(HeadersTooLarge(f"The request head is over {limit} bytes; send fewer headers."))
+        else:
+            self.await_arrival()
+
+    def on_message_begin(self) -> None:
+        """A head begins. The scope waits until it is known that ASGI needs one."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect the head, names in lower case."""
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """A head is complete: start its request, unless it is too large."""
+        self._in_head = False
+        if self._head_bytes > self._max_head_bytes and self._measure_head() > self._max_head_bytes:
+            self._oversized = True
+            return
+        self.end_arrival()
+        self.start_request()
+
+    def _measure_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + _HEADER_BYTES for name, value in self.headers)
+
+    def start_request(self) -> None:
+        """The request whose head is complete is uvicorn's, with the scope that uvicorn makes when a message begins."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """The body of a refused request is dropped."""
+        if not self._oversized:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a refused request is dropped."""
+        if not self._oversized:
+            super().on_message_complete()
+
+    def refuse_connection(self, error: TandemError) -> None:
+        """The error is the last thing that this connection says."""
+        if self.transport.is_closing():
+            return
+        body = envelope(error)
+        lines = b"".join(b"%b: %b\r\n" % header for header in problem_headers(error))
+        self.transport.write(
+            b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (status_line(error.http_status), lines, len(body), body)
+        )
+        self.transport.close()
+
+    def await_arrival(self) -> None:
+        """A request that has begun, or a first one, must be whole before the time for arriving is up."""
+        if self._arrival is None:
+            self._arrival = self.loop.call_later(self.door.limits.arrival_s, self._on_late)
+
+    def end_arrival(self) -> None:
+        """What was awaited has arrived."""
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
+
+    def _on_late(self) -> None:
+        self._arrival = None
+        self.refuse_connection(RequestTimeout("The request did not arrive in time; send it again."))
+
+
+_LARGEST_READ_BYTES = 256 * 1024
+"""What the event loop reads at once: the head's first read may hold so much of something else."""
