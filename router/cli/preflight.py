@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from router.cli.setup import DEFAULT_MODEL, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
+from router.store.connection import SCHEMES
 from router.store.embedded import find_server
 
 _STORE_TIMEOUT_S = 3.0
@@ -98,7 +99,7 @@ def _need(any_of: tuple[str, ...], purpose: str, remedy: str) -> None:
 
 def _check_store(url: str) -> None:
     parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
+    if parts.scheme not in SCHEMES:
         raise BadSettings(f"The store {url!r} is not understood; give 'embedded' or redis://HOST:PORT.")
     if parts.scheme == "unix":
         if not Path(parts.path).is_socket():

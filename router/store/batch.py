@@ -14,8 +14,8 @@ import msgspec
 
 from router.contract.ids import Attempt, RequestId, TransferId, request_of
 from router.contract.ledger import Arrived, Closed, Entry, Noted, Opened
-from router.contract.rendezvous import Ticket
 from router.store import keys
+from router.store.story import pack_ticket
 
 Posted = tuple[float, Entry]
 """Monotonic seconds at which an entry was posted, and the entry."""
@@ -23,7 +23,7 @@ Posted = tuple[float, Entry]
 MAX_ATTEMPTS = 256
 """Attempts in one script call: Redis serves nobody else while it runs."""
 
-_Line = tuple[float, str, str, str] | tuple[float, str, str, str, int]
+_Line = tuple[float, str, str, object] | tuple[float, str, str, object, int]
 """(posted_s, kind, word, note), and deadline_for_ms for Opened; kinds as `lua/post.lua` reads them."""
 _Group = tuple[TransferId, Attempt, list[_Line]]
 _ENCODER = msgspec.msgpack.Encoder()
@@ -72,28 +72,19 @@ def _line(posted_s: float, entry: Entry) -> _Line:
     if isinstance(entry, Noted):
         return posted_s, "n", entry.stage, entry.note
     if isinstance(entry, Arrived):
-        return posted_s, "a", entry.arrival.value, entry.note
+        return posted_s, "a", str(entry.arrival), entry.note
     if isinstance(entry, Closed):
-        return posted_s, "c", entry.outcome.value, entry.note
+        return posted_s, "c", str(entry.outcome), entry.note
     if isinstance(entry, Opened):
         ticket = entry.ticket
-        return posted_s, "o", "opened", _placement(ticket), round(ticket.deadline_for_s * 1000)
+        return posted_s, "o", "opened", pack_ticket(ticket), round(ticket.deadline_for_s * 1000)
     assert_never(entry)
-
-
-def _placement(ticket: Ticket) -> str:
-    """The ticket in words, for the Story."""
-    source = "" if ticket.prefill is None else f"{ticket.prefill}@{ticket.prefill_epoch} -> "
-    return f"{ticket.mode} {source}{ticket.decode}@{ticket.decode_epoch}, {ticket.deadline_for_s} s, by {ticket.owner}"
 
 
 def _batch(namespace: str, shard: int, groups: list[tuple[bytes, _Group]]) -> Batch:
     names = [keys.ledger_open(namespace, shard).encode()]
     # The id is each key's end, so what stands before it is built once a batch and not once an attempt.
-    record = keys.ledger_record(namespace, shard, RequestId("")).encode()
-    story = keys.ledger_story(namespace, shard, RequestId("")).encode()
-    for request_id, _ in groups:
-        names.append(record + request_id)
-        names.append(story + request_id)
+    before_id = keys.ledger_request(namespace, shard, RequestId("")).encode()
+    names.extend(before_id + request_id for request_id, _ in groups)
     num_entries = sum(len(group[2]) for _, group in groups)
     return Batch(tuple(names), _ENCODER.encode([group for _, group in groups]), num_entries)

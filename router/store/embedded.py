@@ -123,7 +123,7 @@ class EmbeddedStore:
             "save": "",
             "appendonly": "no",
             "maxmemory": str(self._max_memory_bytes),
-            "maxmemory-policy": "volatile-ttl",
+            "maxmemory-policy": "volatile-lru",
         }
         flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
         return [*flags, *self._arguments]

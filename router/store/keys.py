@@ -50,11 +50,6 @@ def ledger_open(namespace: str, shard: int) -> str:
     return f"{{{namespace}:ledger:{shard}}}:open"
 
 
-def ledger_record(namespace: str, shard: int, request_id: RequestId) -> str:
-    """Hash: where the Rendezvous of each attempt stands."""
-    return f"{{{namespace}:ledger:{shard}}}:record:{request_id}"
-
-
-def ledger_story(namespace: str, shard: int, request_id: RequestId) -> str:
-    """List: the lines of one request's Story, in order of writing."""
-    return f"{{{namespace}:ledger:{shard}}}:story:{request_id}"
+def ledger_request(namespace: str, shard: int, request_id: RequestId) -> str:
+    """Hash: where the Rendezvous of each attempt of a request stands, and the lines of its Story."""
+    return f"{{{namespace}:ledger:{shard}}}:request:{request_id}"

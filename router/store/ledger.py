@@ -129,10 +129,10 @@ class Ledger:
 
     async def story(self, request_id: RequestId) -> tuple[StoryLine, ...]:
         """The newest lines about all attempts of a request, oldest first; empty if there are none. Raises StoreDown."""
-        key = keys.ledger_story(self._namespace, keys.ledger_shard(request_id), request_id)
+        key = keys.ledger_request(self._namespace, keys.ledger_shard(request_id), request_id)
         with store_errors():
             # `connect` leaves replies undecoded.
-            return read_story(cast("list[bytes]", await self._redis.lrange(key, 0, -1)))
+            return read_story(cast("dict[bytes, bytes]", await self._redis.hgetall(key)))
 
     async def open_tickets(self) -> int:
         """Tickets of all writers that are open and not GRACE_S seconds past their deadline. Raises StoreDown."""

@@ -1,7 +1,7 @@
-"""Reading a Story back: the lines as `lua/post.lua` has packed them, in the order in which they happened.
+"""A Story in the store: what its writers pack, and its lines read back in the order in which they happened.
 
 A line is dated by Redis's clock less its age when it was sent, so what it spent on the way makes it look younger, by a
-millisecond or so. Lines of one writer lie in the list in their true order, and that order is kept.
+millisecond or so. Lines of one writer are numbered in their true order, and that order is kept.
 """
 
 from __future__ import annotations
@@ -10,29 +10,49 @@ import msgspec
 
 from router.contract.ids import Attempt
 from router.contract.ledger import StoryLine
-from router.contract.rendezvous import JoinEffect, JoinState
+from router.contract.rendezvous import JoinEffect, JoinState, Ticket
 
-_Packed = tuple[int, float, int, str, str, str, str, str, str]
-"""(at_us, posted_s, attempt, writer, word, note, before, after, effects); posted_s is of the writer's own clock."""
+LINE_FIELD = b"#"
+"""A request's hash keeps its lines in fields that begin so."""
+
+PackedTicket = tuple[str, str, int, str, int, float, str]
+"""(mode, prefill or "", its epoch, decode, its epoch, deadline_for_s, owner)"""
+
+_Packed = tuple[int, int, float, int, str, str, str | PackedTicket, str, str, str]
+"""(number, at_us, posted_s of the writer's own clock, attempt, writer, word, note, before, after, effects)"""
 
 _DECODER = msgspec.msgpack.Decoder(_Packed)
 
 
-def read_story(raw: list[bytes]) -> tuple[StoryLine, ...]:
+def pack_ticket(ticket: Ticket) -> PackedTicket:
+    """The ticket as the note of its `opened` line; put into words by who reads it, since writers have no time."""
+    return (
+        str(ticket.mode),
+        ticket.prefill or "",
+        ticket.prefill_epoch,
+        ticket.decode,
+        ticket.decode_epoch,
+        ticket.deadline_for_s,
+        ticket.owner,
+    )
+
+
+def read_story(fields: dict[bytes, bytes]) -> tuple[StoryLine, ...]:
     """The Story, ordered by time; a line that a writer had to send twice is told once.
 
     Args:
-        raw: the packed lines, in order of writing.
+        fields: all of a request's hash.
     """
+    packed_lines = sorted(_DECODER.decode(raw) for field, raw in fields.items() if field.startswith(LINE_FIELD))
     seen: set[tuple[object, ...]] = set()
     latest_us: dict[str, int] = {}
     lines = []
-    for packed in map(_DECODER.decode, raw):
-        if packed[1:6] in seen:
+    for packed in packed_lines:
+        _, at_us, _, _, writer, *_ = packed
+        if packed[2:7] in seen:
             continue
-        seen.add(packed[1:6])
-        writer = packed[3]
-        latest_us[writer] = max(packed[0], latest_us.get(writer, 0))
+        seen.add(packed[2:7])
+        latest_us[writer] = max(at_us, latest_us.get(writer, 0))
         lines.append(_line(latest_us[writer], packed))
     return tuple(sorted(lines, key=_at_s))
 
@@ -42,14 +62,20 @@ def _at_s(line: StoryLine) -> float:
 
 
 def _line(at_us: int, packed: _Packed) -> StoryLine:
-    _, _, attempt, writer, stage, note, before, after, effects = packed
+    _, _, _, attempt, writer, stage, note, before, after, effects = packed
     return StoryLine(
         at_us / 1e6,
         Attempt(attempt),
         writer,
         stage,
-        note,
+        note if isinstance(note, str) else _placement(note),
         JoinState(before) if before else None,
         JoinState(after) if after else None,
         tuple(JoinEffect(effect) for effect in effects.split(",") if effect),
     )
+
+
+def _placement(packed: PackedTicket) -> str:
+    mode, prefill, prefill_epoch, decode, decode_epoch, deadline_for_s, owner = packed
+    source = f"{prefill}@{prefill_epoch} -> " if prefill else ""
+    return f"{mode} {source}{decode}@{decode_epoch}, {deadline_for_s:g} s, by {owner}"

@@ -1,4 +1,4 @@
--- KEYS: open, then record and story of each group's request
+-- KEYS: open, then the request of each group
 -- ARGV: writer sent_s keep_ms grace_ms story_lines groups
 --   groups: msgpack, a list of {transfer_id, attempt, lines}; a line is {posted_s, kind, word, note[, for_ms]};
 --   kinds: o Opened (with for_ms), a Arrived, n Noted, c Closed
@@ -6,46 +6,72 @@
 local writer, sent_s, keep_ms, grace_ms, story_lines =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local fenced = 0
+-- Tickets that this call opens (transfer id to deadline) and closes, put into the set at its end.
+local opened, closed, latest_ms = {}, {}, 0
 local verdict, last_state, last_effects = '', '', ''
 
-local function load_record(key)
-  local record, flat = {}, redis.call('HGETALL', key)
-  for i = 1, #flat, 2 do record[flat[i]] = flat[i + 1] end
-  return record
+-- What a request's hash says about one attempt. A field that is not there is `false`.
+local function load_attempt(key, number)
+  local at = number .. ':'
+  local newest, num_lines, state, early, until_ms, outcome = unpack(
+    redis.call('HMGET', key, 'newest', 'lines', at .. 'state', at .. 'early', at .. 'until', at .. 'outcome')
+  )
+  return {
+    number = number,
+    newest = math.max(tonumber(newest or '0'), number),
+    num_lines = tonumber(num_lines or '0'),
+    state = state,
+    early = early,
+    until_ms = until_ms,
+    outcome = outcome,
+  }
 end
 
-local function save_record(key, record)
+local function save(key, attempt, fields)
+  local at = attempt.number .. ':'
+  fields.newest, fields.lines = attempt.newest, attempt.num_lines
+  fields[at .. 'state'], fields[at .. 'early'] = attempt.state, attempt.early
+  fields[at .. 'until'], fields[at .. 'outcome'] = attempt.until_ms, attempt.outcome
   local flat = {}
-  for field, value in pairs(record) do
-    flat[#flat + 1] = field
-    flat[#flat + 1] = value
+  for field, value in pairs(fields) do
+    if value then
+      flat[#flat + 1] = field
+      flat[#flat + 1] = value
+    end
   end
   redis.call('HSET', key, unpack(flat))
 end
 
-local function open(record, attempt, transfer_id, for_ms)
-  if record[attempt .. ':outcome'] then return end
-  record[attempt .. ':until'] = digits(now_ms + for_ms)
-  redis.call('ZADD', KEYS[1], digits(now_ms + for_ms), transfer_id)
-  if redis.call('PTTL', KEYS[1]) < for_ms + grace_ms then redis.call('PEXPIRE', KEYS[1], for_ms + grace_ms) end
+local function open(attempt, transfer_id, for_ms)
+  if attempt.outcome then return end
+  attempt.until_ms = digits(now_ms + for_ms)
+  opened[transfer_id] = attempt.until_ms
+  latest_ms = math.max(latest_ms, for_ms + grace_ms)
 end
 
-local function close(record, attempt, transfer_id, outcome)
-  record[attempt .. ':outcome'] = record[attempt .. ':outcome'] or outcome
-  redis.call('ZREM', KEYS[1], transfer_id)
+local function close(attempt, transfer_id, outcome)
+  attempt.outcome = attempt.outcome or outcome
+  opened[transfer_id], closed[transfer_id] = nil, true
 end
 
--- A closed request is kept for its readers, an open one until its deadline has passed by the grace.
-local function ttl_ms(record)
-  local until_ms = record[record.newest .. ':until']
-  if record[record.newest .. ':outcome'] or not until_ms then return keep_ms end
-  return math.max(until_ms - now_ms, 0) + grace_ms
+local function save_open()
+  local added, removed = {}, {}
+  for transfer_id, until_ms in pairs(opened) do
+    added[#added + 1] = until_ms
+    added[#added + 1] = transfer_id
+  end
+  for transfer_id in pairs(closed) do removed[#removed + 1] = transfer_id end
+  if #removed > 0 then redis.call('ZREM', KEYS[1], unpack(removed)) end
+  if #added > 0 then
+    redis.call('ZADD', KEYS[1], unpack(added))
+    if redis.call('PTTL', KEYS[1]) < latest_ms then redis.call('PEXPIRE', KEYS[1], latest_ms) end
+  end
 end
 
--- Changes `record`; returns: state before, state after, effects.
-local function arrive(record, attempt, arrival)
+-- Returns: state before, state after, effects.
+local function arrive(attempt, arrival)
   local before
-  verdict, before, last_state, last_effects = walk(record, attempt, arrival)
+  verdict, before, last_state, last_effects = walk(attempt, arrival)
   if verdict == 'fenced' then
     fenced = fenced + 1
     return '', '', ''
@@ -53,29 +79,44 @@ local function arrive(record, attempt, arrival)
   return before, last_state, last_effects
 end
 
-for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
-  local record_key, story_key = KEYS[2 * index], KEYS[2 * index + 1]
-  local transfer_id, attempt, lines = group[1], group[2], group[3]
-  local record, story = load_record(record_key), {}
-  record.newest = math.max(tonumber(record.newest or '0'), attempt)
-  for _, line in ipairs(lines) do
-    local posted_s, kind, word, note = line[1], line[2], line[3], line[4]
-    local before, after, effects = '', '', ''
-    if kind == 'a' then
-      before, after, effects = arrive(record, attempt, word)
-    elseif kind == 'o' then
-      open(record, attempt, transfer_id, line[5])
-    elseif kind == 'c' then
-      close(record, attempt, transfer_id, word)
-    end
-    local at_us = now_us - math.floor((sent_s - posted_s) * 1000000)
-    story[#story + 1] = cmsgpack.pack({ at_us, posted_s, attempt, writer, word, note, before, after, effects })
+-- Returns the line as the Story keeps it.
+local function put_down(attempt, transfer_id, line)
+  local posted_s, kind, word, note = line[1], line[2], line[3], line[4]
+  local before, after, effects = '', '', ''
+  if kind == 'a' then
+    before, after, effects = arrive(attempt, word)
+  elseif kind == 'o' then
+    open(attempt, transfer_id, line[5])
+  elseif kind == 'c' then
+    close(attempt, transfer_id, word)
   end
-  save_record(record_key, record)
-  redis.call('RPUSH', story_key, unpack(story, math.max(1, #story - story_lines + 1)))
-  redis.call('LTRIM', story_key, -story_lines, -1)
-  local ttl = ttl_ms(record)
-  redis.call('PEXPIRE', record_key, ttl)
-  redis.call('PEXPIRE', story_key, ttl)
+  local at_us = now_us - math.floor((sent_s - posted_s) * 1000000)
+  attempt.num_lines = attempt.num_lines + 1
+  return cmsgpack.pack({
+    attempt.num_lines, at_us, posted_s, attempt.number, writer, word, note, before, after, effects,
+  })
 end
+
+-- A closed request is kept for its readers, an open one until its deadline has passed by the grace.
+local function ttl_ms(key, attempt)
+  local until_ms, outcome = attempt.until_ms, attempt.outcome
+  if attempt.number < attempt.newest then
+    until_ms, outcome = unpack(redis.call('HMGET', key, attempt.newest .. ':until', attempt.newest .. ':outcome'))
+  end
+  if outcome or not until_ms then return keep_ms end
+  return math.max(until_ms - now_ms, 0) + grace_ms
+end
+
+for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
+  local key, transfer_id, lines = KEYS[index + 1], group[1], group[3]
+  local attempt, fields = load_attempt(key, group[2]), {}
+  for _, line in ipairs(lines) do
+    local packed = put_down(attempt, transfer_id, line)
+    -- A ring: a new line takes the place of the oldest.
+    fields['#' .. attempt.num_lines % story_lines] = packed
+  end
+  save(key, attempt, fields)
+  redis.call('PEXPIRE', key, ttl_ms(key, attempt))
+end
+save_open()
 return { fenced, verdict, last_state, last_effects }

@@ -7,19 +7,19 @@ local function joined(effects, more)
   return effects .. ',' .. more
 end
 
--- Changes `record`; returns: verdict (moved|early|fenced), state before, state after, effects.
-local function walk(record, attempt, arrival)
-  local before = record[attempt .. ':state'] or 'EMPTY'
-  local replaced = attempt < tonumber(record.newest or attempt)
+-- Changes state and early of `attempt`; returns: verdict (moved|early|fenced), state before, state after, effects.
+local function walk(attempt, arrival)
+  local before = attempt.state or 'EMPTY'
+  local replaced = attempt.number < attempt.newest
   if replaced and (arrival == 'Registered' or arrival == 'Prefilled') then return 'fenced', before, before, '' end
   local row = JOIN[before .. ' ' .. arrival]
   if not row then
-    record[attempt .. ':early'] = record[attempt .. ':early'] or arrival
+    attempt.early = attempt.early or arrival
     return 'early', before, before, ''
   end
   local after, effects = row[1], row[2]
-  local held = JOIN[after .. ' ' .. (record[attempt .. ':early'] or '')]
+  local held = JOIN[after .. ' ' .. (attempt.early or '')]
   if held then after, effects = held[1], joined(effects, held[2]) end
-  record[attempt .. ':state'] = after
+  attempt.state = after
   return 'moved', before, after, effects
 end

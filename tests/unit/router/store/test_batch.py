@@ -31,7 +31,7 @@ def test_each_kind_of_entry_has_its_line() -> None:
             "req-1.1",
             1,
             [
-                [0.0, "o", "opened", "local d0@4, 1.5 s, by router-a", 1500],
+                [0.0, "o", "opened", ["local", "", 0, "d0", 4, 1.5, "router-a"], 1500],
                 [1.0, "a", "Prefilled", "7 blocks"],
                 [2.0, "n", "first_token", ""],
                 [3.0, "c", "refused", "429"],
@@ -43,8 +43,8 @@ def test_each_kind_of_entry_has_its_line() -> None:
 def test_a_batch_names_every_key_that_it_touches() -> None:
     (batch,) = build_batches("a", [(0.0, Noted(FIRST, "x")), (0.0, Noted(transfer_id_of(REQUEST, Attempt(2)), "y"))])
     shard = keys.ledger_shard(REQUEST)
-    record, story = keys.ledger_record("a", shard, REQUEST), keys.ledger_story("a", shard, REQUEST)
-    assert [key.decode() for key in batch.keys] == [keys.ledger_open("a", shard), record, story, record, story]
+    request = keys.ledger_request("a", shard, REQUEST)
+    assert [key.decode() for key in batch.keys] == [keys.ledger_open("a", shard), request, request]
 
 
 def test_requests_are_parted_by_shard_and_by_size() -> None:
@@ -54,7 +54,7 @@ def test_requests_are_parted_by_shard_and_by_size() -> None:
     for batch in batches:
         groups = msgspec.msgpack.decode(batch.groups)
         assert len(groups) <= MAX_ATTEMPTS
-        assert len(batch.keys) == 1 + 2 * len(groups)
+        assert len(batch.keys) == 1 + len(groups)
         assert len({keys.ledger_shard(RequestId(group[0].rpartition(".")[0])) for group in groups}) == 1
 
 

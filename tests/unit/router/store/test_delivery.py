@@ -10,7 +10,7 @@ from router.contract.rendezvous import Arrival
 from router.store.batch import Batch, build_batches
 from router.store.delivery import POST, Delivery, Refused, Unwritten, Written, deliver
 
-BATCH = Batch((b"open", b"record", b"story"), b"", 1)
+BATCH = Batch((b"open", b"request"), b"", 1)
 
 
 class ScriptedRedis:

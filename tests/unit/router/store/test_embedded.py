@@ -32,6 +32,7 @@ async def test_inside_the_block_a_server_answers_and_after_it_nothing_is_left() 
         assert await client.ping()
         assert (await client.config_get("save"))["save"] == ""
         assert (await client.config_get("maxmemory"))["maxmemory"] == str(embedded.MAX_MEMORY_BYTES)
+        assert (await client.config_get("maxmemory-policy"))["maxmemory-policy"] == "volatile-lru"
         await client.aclose()
         server = psutil.Process(store.pid)
         assert folder.stat().st_mode & 0o077 == 0
