@@ -11,9 +11,11 @@ import httpx
 
 from router.cli.processes import Child, Children
 from router.cli.setup import SetUp, engine_programs, router_program
-from router.contract.errors import StoreDown
+from router.contract.errors import RouterError, StoreDown
 from router.store.embedded import EmbeddedStore
 
+ROUTER_WITHIN_S = 60.0
+"""How long the router may take to be ready once all engines are."""
 _POLL_S = 0.05
 
 Announce = Callable[[str, str], None]
@@ -67,7 +69,13 @@ class LocalFleet:
     async def _router_ready(self, urls: set[str]) -> None:
         """Return when the router can place requests on every one of `urls`."""
         async with httpx.AsyncClient(base_url=self.url, timeout=2.0) as client:
+            end_at = asyncio.get_running_loop().time() + ROUTER_WITHIN_S
             while not urls <= (models := await _models_by_url(client)).keys():
+                if asyncio.get_running_loop().time() > end_at:
+                    raise RouterError(
+                        f"The router at {self.url} does not find all engines within {ROUTER_WITHIN_S:g} s of their "
+                        "start; read its log, and the engines' for a lost store."
+                    )
                 await asyncio.sleep(_POLL_S)
         self.model = next(model for url, model in models.items() if url in urls)
 

@@ -87,14 +87,16 @@ def _is_gguf(path: Path) -> bool:
 def _check_packages(setup: SetUp) -> None:
     _need(("torch",), "engines", "pip install torch==2.13.0")
     if setup.moves_kv:
-        _need(("nixl_cu12", "nixl_cu13"), "push and pull", "pip install nixl-cu12==1.5.1 (or use --mode local)")
+        _need(
+            ("nixl_cu12", "nixl_cu13"), "prefill and decode engines", "pip install nixl-cu12==1.5.1 (or take --both 1)"
+        )
     if setup.store == "embedded":
         find_server()
 
 
 def _need(any_of: tuple[str, ...], purpose: str, remedy: str) -> None:
     if all(importlib.util.find_spec(package) is None for package in any_of):
-        raise MissingDependency(f"The package {any_of[0]} is not installed, which {purpose} need; {remedy}.")
+        raise MissingDependency(f"The package {any_of[0]} is not installed, which {purpose} need: {remedy}.")
 
 
 def _check_store(url: str) -> None:

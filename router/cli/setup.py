@@ -61,8 +61,8 @@ class SetUp:
 
     @property
     def moves_kv(self) -> bool:
-        """True when engines exchange KV cache, and so need NIXL."""
-        return self.mode is not Mode.LOCAL and self.prefill > 0 and self.decode > 0
+        """True when there are engines that can exchange KV cache, and so need NIXL, whatever the mode is."""
+        return self.prefill > 0 and self.decode > 0
 
     @property
     def threads_per_engine(self) -> int:

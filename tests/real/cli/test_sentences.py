@@ -57,7 +57,7 @@ def test_up_with_a_wrong_model_path(tmp_path, free):
 @pytest.mark.needs("model", "redis")
 def test_up_without_nixl(tmp_path, free):
     done = run("up", "--port", free, cwd=tmp_path, without=["nixl_cu12", "nixl_cu13"])
-    assert_sentence(done, "nixl_cu12 is not installed", "pip install nixl-cu12==1.5.1", "--mode local")
+    assert_sentence(done, "nixl_cu12 is not installed", "pip install nixl-cu12==1.5.1", "--both 1")
 
 
 @pytest.mark.needs("model")

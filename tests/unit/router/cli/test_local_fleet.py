@@ -6,7 +6,7 @@ import pytest
 
 from router.cli.local_fleet import LocalFleet, free_port
 from router.cli.setup import SetUp
-from router.contract.errors import DeploymentError, EngineDown, StoreDown
+from router.contract.errors import DeploymentError, EngineDown, RouterError, StoreDown
 from tests.support.stand_in_programs import engine, stand_in
 
 
@@ -43,6 +43,18 @@ async def test_an_engine_that_refuses_its_settings_ends_the_start(monkeypatch, t
     fleet = LocalFleet(setup, tmp_path)
     try:
         with pytest.raises(DeploymentError, match=r"^decode-0: No CUDA here; use --device cpu\.$"):
+            await fleet.start(lambda phase, fact: None)
+    finally:
+        await fleet.aclose()
+
+
+async def test_a_router_that_does_not_find_the_engines_is_given_up(monkeypatch, tmp_path, setup):
+    stranger = "import json, threading; print(json.dumps({'ready': True, 'url': 'http://stranger'}), flush=True); "
+    stand_in(monkeypatch, engine("prefill-0", stranger + "threading.Event().wait()"))
+    monkeypatch.setattr("router.cli.local_fleet.ROUTER_WITHIN_S", 0.5)
+    fleet = LocalFleet(setup, tmp_path)
+    try:
+        with pytest.raises(RouterError, match="does not find all engines"):
             await fleet.start(lambda phase, fact: None)
     finally:
         await fleet.aclose()

@@ -7,7 +7,6 @@ from router.cli import preflight
 from router.cli.local_fleet import free_port
 from router.cli.setup import EngineChoice, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
-from router.contract.instance import Mode
 
 
 @pytest.fixture
@@ -99,13 +98,12 @@ def test_one_of_the_nixl_builds_is_enough(model, port, installed):
     installed.add("nixl_cu12")
     preflight.check(setup_of(model, port))
     installed.add("nixl_cu13")
-    with pytest.raises(MissingDependency, match=r"nixl_cu12 is not installed.*pip install nixl-cu12.*--mode local"):
+    with pytest.raises(MissingDependency, match=r"nixl_cu12 is not installed.*pip install nixl-cu12.*--both 1"):
         preflight.check(setup_of(model, port))
 
 
 def test_without_a_hand_over_nixl_is_not_needed(model, port, installed):
     installed.update(("nixl_cu12", "nixl_cu13"))
-    preflight.check(setup_of(model, port, mode=Mode.LOCAL))
     preflight.check(setup_of(model, port, prefill=0, decode=0, both=2))
 
 

@@ -35,7 +35,7 @@ def test_what_is_not_chosen_is_left_to_the_engine():
 
 @pytest.mark.parametrize(
     ("setup", "fabric"),
-    [(SetUp(), "nixl"), (SetUp(mode=Mode.LOCAL), "none"), (SetUp(prefill=0, decode=0, both=1), "none")],
+    [(SetUp(), "nixl"), (SetUp(mode=Mode.LOCAL), "nixl"), (SetUp(prefill=0, decode=0, both=1), "none")],
 )
 def test_only_engines_that_exchange_kv_get_a_fabric(setup, fabric):
     assert {flags_of(program)["--fabric"] for program in engine_programs(setup, "s")} == {fabric}
