@@ -94,7 +94,7 @@ async def test_an_engine_that_dies_under_load_ends_the_comparison(monkeypatch, t
     code = (
         "import os, threading\n"
         f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
-        "print('{\"ready\": true, \"url\": \"http://engine\"}', flush=True)\n"
+        'print(\'{"ready": true, "url": "http://engine"}\', flush=True)\n'
         "threading.Event().wait()\n"
     )
 
