@@ -100,21 +100,20 @@ def test_what_engines_refuse_comes_back_as_their_4xx(
 
 def test_a_clients_own_kv_transfer_params_never_pass(quiet_after: Up) -> None:
     planted = {"do_remote_prefill": True, "remote_engine_id": "evil@1", "remote_host": "10.0.0.1", "remote_port": 1}
-    answer = httpx.post(quiet_after.url + TEXT, content=text(kv_transfer_params=planted), timeout=30)
+    body = {"prompt": "The capital of Italy is", "temperature": 0}
+    answer = httpx.post(quiet_after.url + TEXT, content=text(**body, kv_transfer_params=planted), timeout=30)
     assert answer.status_code == 200, answer.text
-    clean = httpx.post(quiet_after.url + TEXT, content=text(), timeout=30)
-    assert answer.json()["choices"][0]["text"] == clean.json()["choices"][0]["text"] or True
-    assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
+    clean = httpx.post(quiet_after.url + TEXT, content=text(**body), timeout=30)
+    assert answer.json()["choices"][0]["text"] == clean.json()["choices"][0]["text"]
 
 
-def test_a_20_mb_body_over_the_limit_is_413_and_leaves_the_router_small(tmp_path: Any, quiet_after: Up) -> None:
-    before = max(size for name, size in quiet_after.rss_bytes().items() if name.startswith("router"))
+def test_a_20_mb_body_is_413_and_leaves_the_router_small(quiet_after: Up) -> None:
     body = b'{"model": "smollm2-135m", "prompt": "' + b"a" * (20 << 20) + b'"}'
-    answer = httpx.post(quiet_after.url + TEXT, content=body, timeout=60)
-    # 20 MB pass the router's own limit (64 MiB, images travel inline) and meet the engine's: 413 from there.
-    check_envelope(answer, 413, None)
-    after = max(size for name, size in quiet_after.rss_bytes().items() if name.startswith("router"))
-    assert after - before < 64 << 20
+    for _ in range(3):
+        answer = httpx.post(quiet_after.url + TEXT, content=body, timeout=60)
+        check_envelope(answer, 413, None)
+        assert answer.json()["error"]["code"] == "body_too_large"
+    assert max(size for name, size in quiet_after.rss_bytes().items() if name.startswith("router")) < 120 << 20
 
 
 @pytest.mark.parametrize(
