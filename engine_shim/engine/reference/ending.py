@@ -14,8 +14,8 @@ class Ending:
     """Why a sequence ended."""
 
     reason: FinishReason
-    stop_reason: int | None = None
-    """The stop token id that matched."""
+    stop_reason: str | int | None = None
+    """The stop string or stop token id that matched."""
     by_token: bool = False
     """True when the last token is a mark of the end rather than a part of the text."""
 

@@ -1,6 +1,6 @@
 """ReferenceEngine: the Engine port over a torch model, in one thread.
 
-One step:   schedule -> batch -> forward -> logits -> sample -> for each sequence: append, text, end?
+One step:   schedule -> run (forward, logits, sample) -> for each sequence: append the token, settle text, end?
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import torch
 
@@ -23,23 +24,24 @@ from engine_shim.engine.port import (
     SequenceRequest,
     TokensOut,
 )
-from engine_shim.engine.reference.batch import Chunk, make_batch
+from engine_shim.engine.reference.admission import check
 from engine_shim.engine.reference.block_names import BlockNames
 from engine_shim.engine.reference.block_pool import BlockPool
 from engine_shim.engine.reference.config import ModelConfig
-from engine_shim.engine.reference.ending import ending_of
+from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.model import Model
 from engine_shim.engine.reference.pins import Pins
-from engine_shim.engine.reference.sampler import sample
+from engine_shim.engine.reference.runner import Runner
+from engine_shim.engine.reference.sampler import Sampled, Sampler
 from engine_shim.engine.reference.scheduler import Limits, Scheduler
 from engine_shim.engine.reference.sequence import Sequence
 from engine_shim.engine.reference.settings import ReferenceSettings
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Weights
-from router.contract.errors import BadRequest, ContextTooLong, EngineDown, ModelUnusable, NoSeats, TandemError
+from router.contract.errors import BadRequest, EngineDown, ModelUnusable, TandemError
 from router.contract.kv import KVLayout, Region
 
 log = logging.getLogger("tandem.engine")
@@ -65,7 +67,10 @@ class ReferenceEngine:
         self._cache = KVCache(self.layout, device)
         limit = settings.max_context_tokens or self.layout.num_blocks * self.layout.block_tokens
         self._max_context_tokens = min(limit, config.max_context_tokens)
-        self._model = Model(config, weights, self._max_context_tokens, kernels_of(settings.numerics))
+        model = Model(config, weights, self._max_context_tokens, kernels_of(settings.numerics))
+        eos_token_ids = tuple(token_id for token_id in tokenizer.eos_token_ids if token_id < config.vocab_size)
+        self._runner = Runner(model, self._cache, Sampler(eos_token_ids))
+        self._seeds = Random(settings.seed)
         self._pool = BlockPool(self.layout.num_blocks, prefix_cache=settings.prefix_cache)
         limits = Limits(settings.max_num_seqs, settings.max_batch_tokens, settings.block_tokens)
         self._pins = Pins(self._pool)
@@ -76,7 +81,7 @@ class ReferenceEngine:
             family=config.family,
             max_context_tokens=self._max_context_tokens,
             vocab_size=config.vocab_size,
-            eos_token_ids=tokenizer.eos_token_ids,
+            eos_token_ids=eos_token_ids,
             weights_digest=weights.digest,
             created_unix_s=int(time.time()),
         )
@@ -88,10 +93,12 @@ class ReferenceEngine:
 
     def add(self, request: SequenceRequest) -> None:
         """See Engine.add."""
-        self._check(request)
+        if request.seq_id in self._live or request.seq_id in self._pins:
+            raise BadRequest(f"Sequence id {request.seq_id} is in use; choose a fresh one.")
+        check(request, self.card, self.layout)
         sequence = Sequence(
             request,
-            request.sampling.seed or 0,
+            self._seeds.getrandbits(64) if request.sampling.seed is None else request.sampling.seed,
             BlockNames(self.layout.block_tokens),
             TextStream(self.tokenizer, request.sampling),
         )
@@ -139,56 +146,52 @@ class ReferenceEngine:
         """See Engine.step."""
         schedule = self._scheduler.schedule()
         events: list[EngineEvent] = [*schedule.seated]
-        if schedule.rows:
-            try:
-                sampled = self._compute(schedule.rows)
-            except Exception as error:
-                # The one boundary of a batch: a bad one must not end the engine.
-                log.exception("A batch failed.")
-                failed = EngineDown(f"The engine could not compute a batch ({type(error).__name__}); send it again.")
-                return events + [self._fail(sequence, failed) for sequence in list(self._scheduler.running)]
-            for sequence, token_id in sampled:
-                events += self._take(sequence, token_id)
-        return events
-
-    def _compute(self, rows: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
-        """Run one batch; the next token of every sequence that has computed all it has."""
-        # Decoding sequences in order of length, so that attention can group neighbours.
-        rows = sorted(rows, key=lambda row: (row[1] > 1, row[0].num_computed))
-        chunks = [_chunk(sequence, count) for sequence, count in rows]
-        batch = make_batch(chunks, self.layout.block_tokens, self._cache.tensor.device)
-        hidden = self._model.forward(batch, self._cache)
-        for sequence, count in rows:
+        if not schedule.rows:
+            return events
+        try:
+            outcomes = self._runner.run(schedule.rows)
+        except Exception as error:
+            # The one boundary of a batch: a bad one fails those that run, and the engine goes on.
+            log.exception("A batch failed.")
+            failed = EngineDown(f"The engine could not compute a batch ({type(error).__name__}); send it again.")
+            return events + [self._fail(sequence, failed) for sequence in list(self._scheduler.running)]
+        for sequence, count in schedule.rows:
             sequence.num_computed += count
             self._scheduler.remember(sequence)
-        complete = [sequence for sequence, _ in rows if not sequence.num_missing]
-        return list(zip(complete, sample(self._model.logits(hidden)), strict=True)) if complete else []
+        for sequence, outcome in outcomes:
+            if isinstance(outcome, TandemError):
+                events.append(self._fail(sequence, outcome))
+            else:
+                events += self._take(sequence, outcome)
+        return events
 
-    def _take(self, sequence: Sequence, token_id: int) -> list[EngineEvent]:
+    def _take(self, sequence: Sequence, sampled: Sampled) -> list[EngineEvent]:
         """`sequence` has one token more, and has ended if that was its last."""
-        sequence.append(token_id)
+        sequence.append(sampled.token_id)
+        sampling = sequence.sampling
         ending = ending_of(sequence, self.card.eos_token_ids, self._max_context_tokens)
-        may_stop = sequence.num_output_tokens >= sequence.sampling.min_tokens
-        shown = () if ending and ending.by_token and not sequence.sampling.include_stop_str_in_output else (token_id,)
-        delta = sequence.text.push(shown, may_stop=may_stop, finished=ending is not None)
-        reason = ending.reason if ending else None
+        delta = sequence.text.push(
+            () if ending and ending.by_token and not sampling.include_stop_str_in_output else (sampled.token_id,),
+            may_stop=sequence.num_output_tokens >= sampling.min_tokens,
+            finished=ending is not None,
+        )
         if delta.stop is not None:
-            reason = FinishReason.STOP
+            ending = Ending(FinishReason.STOP, delta.stop)
         out = TokensOut(
             seq_id=sequence.seq_id,
-            token_ids=(token_id,),
+            token_ids=(sampled.token_id,),
             text=delta.text,
-            finish_reason=reason,
-            stop_reason=delta.stop if delta.stop is not None else ending.stop_reason if ending else None,
+            logprobs=() if sampled.logprob is None else (sampled.logprob,),
+            finish_reason=ending.reason if ending else None,
+            stop_reason=ending.stop_reason if ending else None,
             num_cached_tokens=sequence.num_cached_tokens or 0,
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if sequence.num_output_tokens == 1 else (),
         )
-        if reason is None:
+        if ending is None:
             return [out]
-        events: list[EngineEvent] = [out]
-        if sequence.purpose is Purpose.HOLD:
-            events.insert(0, self._hold(sequence))
+        held = [self._hold(sequence)] if sequence.purpose is Purpose.HOLD else []
         self.abort(sequence.seq_id)
-        return events
+        return [*held, out]
 
     def _hold(self, sequence: Sequence) -> Prefilled:
         num_blocks = self.layout.blocks_for(sequence.num_prompt_tokens)
@@ -199,34 +202,6 @@ class ReferenceEngine:
     def _fail(self, sequence: Sequence, error: TandemError) -> SequenceFailed:
         self.abort(sequence.seq_id)
         return SequenceFailed(sequence.seq_id, error)
-
-    def _check(self, request: SequenceRequest) -> None:
-        if request.seq_id in self._live or request.seq_id in self._pins:
-            raise BadRequest(f"Sequence id {request.seq_id} is in use; choose a fresh one.")
-        num_tokens = len(request.prompt)
-        if not num_tokens:
-            raise BadRequest("The prompt is empty; send at least one token.", param="prompt")
-        if min(request.prompt) < 0 or max(request.prompt) >= self.card.vocab_size:
-            raise BadRequest(
-                f"The prompt has a token id outside 0..{self.card.vocab_size - 1}; use the model's own tokenizer.",
-                param="prompt",
-            )
-        if num_tokens >= self._max_context_tokens:
-            raise ContextTooLong(
-                f"The prompt has {num_tokens} tokens, but the context holds {self._max_context_tokens} with at least "
-                "one of them for the answer; shorten the prompt.",
-                param="prompt",
-            )
-        if self.layout.blocks_for(num_tokens + 1) > self.layout.num_blocks:
-            raise NoSeats(
-                f"The prompt needs {self.layout.blocks_for(num_tokens + 1)} KV blocks, but this engine has "
-                f"{self.layout.num_blocks}; send it to a larger one."
-            )
-
-
-def _chunk(sequence: Sequence, count: int) -> Chunk:
-    begin, end = sequence.num_computed, sequence.num_computed + count
-    return Chunk(sequence.tokens[begin:end], begin, sequence.table, num_wanted=int(end == len(sequence.tokens)))
 
 
 def _layout(config: ModelConfig, dtype: torch.dtype, settings: ReferenceSettings) -> KVLayout:

@@ -187,7 +187,7 @@ class Scheduler:
 
     def _cached_blocks(self, sequence: Sequence) -> list[int]:
         """The last token is never taken from the cache: its hidden state is needed to sample the next one."""
-        if sequence.sampling.prompt_logprobs is not None and not sequence.num_output_tokens:
+        if sequence.wants_prompt_logprobs:
             return []
         num_full = (len(sequence.tokens) - 1) // self._limits.block_tokens
         return self._pool.cached_prefix(sequence.names.up_to(sequence.tokens, num_full))

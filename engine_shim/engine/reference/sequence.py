@@ -44,7 +44,8 @@ class Sequence:
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache or received, as of the first admission."""
         self.output_counts: dict[int, int] = {}
-        self.prompt_logprobs: list[TokenLogprob | None] = []
+        self.prompt_logprobs: list[TokenLogprob | None] = [None] if self._asks_prompt_logprobs else []
+        """Of the prompt tokens seen so far, where they are asked for; the first has no condition."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -60,6 +61,15 @@ class Sequence:
     def is_receiving(self) -> bool:
         """True while the prompt's KV is to come from outside: not for a sequence that was preempted after it came."""
         return self.purpose is Purpose.RECEIVE and self.num_cached_tokens is None
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """True while prompt tokens' log probabilities are asked for and not complete."""
+        return self._asks_prompt_logprobs and len(self.prompt_logprobs) < self.num_prompt_tokens
+
+    @property
+    def _asks_prompt_logprobs(self) -> bool:
+        return self.sampling.prompt_logprobs is not None
 
     def append(self, token_id: int) -> None:
         """`token_id` is the newest token."""
