@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 def wish(rng: random.Random) -> tuple[str, dict[str, object]]:
     """A request of a random kind."""
-    words = " ".join(rng.choice(("apple", "river", "seven", "why", "北京", "run")) for _ in range(rng.randint(1, 40)))
+    words = " ".join(rng.choice(("apple", "river", "seven", "why", "é", "run")) for _ in range(rng.randint(1, 16)))
     fields: dict[str, object] = {"model": MODEL, "max_tokens": rng.randint(1, 6), "stream": rng.random() < 0.5}
     if rng.random() < 0.3:
         fields["temperature"] = 0
@@ -55,7 +55,7 @@ async def one(client: httpx.AsyncClient, url: str, seed: int) -> str:
 
 
 async def test_nothing_is_held_after_a_thousand_requests(up: Up) -> None:
-    gate = asyncio.Semaphore(24)
+    gate = asyncio.Semaphore(16)
     async with httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None)) as client:
 
         async def guarded(seed: int) -> str:
