@@ -52,7 +52,9 @@ class ShimSettings:
     seed: int = _setting(0, "of the engine's own random stream")
     lease_for_s: float = _setting(30.0, "seconds that prefill keeps finished KV for a decode that does not register")
     seat_wait_for_s: float = _setting(60.0, "seconds that prefill keeps a registration whose prefill leg does not come")
-    kv_wait_for_s: float = _setting(30.0, "seconds that decode waits for KV after it has registered")
+    kv_wait_for_s: float = _setting(
+        120.0, "seconds that decode waits for KV after it has registered, prefill's queue and computing included"
+    )
     request_for_s: float = _setting(600.0, "longest life of a request, seconds")
     fleet_lease_for_s: float = _setting(5.0, "seconds without a heartbeat after which the instance is out of the fleet")
     heartbeat_every_s: float = _setting(1.0, "seconds between heartbeats")

@@ -97,7 +97,7 @@ DecodeEffect = SendRegistration | SendCancelled | SendMoved | Read | KVReady | F
 class DecodeClocks:
     """How long decode waits, seconds."""
 
-    kv_wait_for_s: float = 30.0
+    kv_wait_for_s: float = 120.0
     resend_every_s: float = 1.0
 
 

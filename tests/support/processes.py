@@ -37,7 +37,7 @@ class ProcessSite:
 
     async def __aenter__(self) -> ProcessSite:
         self.children = Children(self.log_dir)
-        self.client = httpx.AsyncClient(timeout=120.0, limits=httpx.Limits(max_connections=None))
+        self.client = httpx.AsyncClient(timeout=900.0, limits=httpx.Limits(max_connections=None))
         return self
 
     async def __aexit__(
