@@ -180,9 +180,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(settings: Settings, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end."""
-    parts = build_parts(settings)
+def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
+    """A server that serves these parts, and runs what belongs beside them while it does."""
     door = Door(parts.router, DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s))
     ledger = parts.ledger
 
@@ -202,11 +201,18 @@ async def serve(settings: Settings, listener: socket.socket) -> None:
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_keep_alive=max(1, round(settings.keep_alive_s)),
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
     )
+    return uvicorn.Server(config)
+
+
+async def serve(settings: Settings, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end."""
+    parts = build_parts(settings)
     host, port = listener.getsockname()[:2]
     LOG.info("listening on %s:%d, mode %s, data path %s", host, port, settings.mode, settings.data_path)
-    await uvicorn.Server(config).serve(sockets=[listener])
+    await build_server(settings, parts).serve(sockets=[listener])

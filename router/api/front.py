@@ -26,6 +26,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+ABORT_EXTENSION = "tandem.abort"
+"""Key of the scope's extensions under which our protocol offers to close the connection."""
+
 QUEUE_BYTES = 64 * 1024
 """Queued bytes above which decode is held back."""
 
@@ -47,7 +50,7 @@ class Front:
         await self._app(scope, receive, send)
 
     async def _carry(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        client = AsgiClient()
+        client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
         try:
             body = await _read_body(receive, self._door.limits)
         except TandemError as error:
@@ -105,7 +108,9 @@ async def _watch(receive: Receive, client: AsgiClient) -> None:
 class AsgiClient:
     """A ClientPort whose bytes wait in a queue for `run`, which sends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, abort: Callable[[], None] | None = None) -> None:
+        """`abort` closes the connection at once, whatever is being sent; without it an answer is left incomplete."""
+        self._abort = abort
         self.exchange: Exchange | None = None
         self.close_after = False
         """The connection is not to be used again."""
@@ -194,6 +199,8 @@ class AsgiClient:
             self.abandon()
 
     def abandon(self) -> None:
-        """Send nothing more; uvicorn closes the connection of an answer that is not complete."""
+        """Send nothing more, and close the connection; uvicorn closes that of an answer that is not complete."""
         self._queue.clear()
         self._finish()
+        if self._abort is not None:
+            self._abort()  # a `send` that waits for a client that takes nothing would wait for ever

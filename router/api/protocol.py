@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from router.api.door import Door
+from router.api.front import ABORT_EXTENSION
 from router.api.problems import envelope, problem_headers, status_line
 from router.contract.errors import BadRequest, HeadersTooLarge, RequestTimeout, TandemError
 
@@ -103,6 +104,8 @@ class DoorProtocol(HttpToolsProtocol):
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = (b"expect", b"100-continue") in ((n, v.lower()) for n, v in headers)
+        # uvicorn types extensions as dictionaries; ASGI leaves a server's own to the server.
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

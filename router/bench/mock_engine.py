@@ -25,6 +25,8 @@ from router.store.codec import encode_instance
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_tokens=16, num_blocks=1, dtype="float32")
 DONE = b"data: [DONE]\n\n"
+SMALL_BYTES = 64 * 1024
+"""A stream up to this size without gaps is written at once."""
 
 
 class Fault(StrEnum):
@@ -159,10 +161,17 @@ class _EngineProtocol(asyncio.Protocol):
         self._current: Seen | None = None
         self._busy = False
         self._writable: Callable[[], None] | None = None
+        self.written = 0
+        """Bytes handed to the transport so far."""
         self._paused = False
         self._path = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+
+    @property
+    def waiting(self) -> bool:
+        """A stream is held back because the other side does not read."""
+        return self._writable is not None
 
     # Event loop.
 
@@ -278,8 +287,9 @@ class _EngineProtocol(asyncio.Protocol):
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n%btransfer-encoding: chunked\r\n\r\n"
             % more
         )
-        if not behaviour.gap_s and fault is Fault.NONE and not behaviour.piece_bytes:
-            event = _chunk(b"data: %b\n\n" % behaviour.event)
+        event = _chunk(b"data: %b\n\n" % behaviour.event)
+        small = len(event) * behaviour.num_events <= SMALL_BYTES
+        if small and not behaviour.gap_s and fault is Fault.NONE and not behaviour.piece_bytes:
             self._end_request()
             self._write(event * behaviour.num_events + _chunk(DONE) + b"0\r\n\r\n")
             return
@@ -315,6 +325,7 @@ class _EngineProtocol(asyncio.Protocol):
     def _write(self, raw: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        self.written += len(raw)
         size = self._engine.behaviour.piece_bytes or len(raw)
         for start in range(0, len(raw), size):
             self._transport.write(raw[start : start + size])

@@ -10,7 +10,7 @@ from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
 from router.core.tail import Tail, ended_well
 from router.driver.ports import ClientPort
-from router.legs.answer import Verdict, client_headers, header_of, judge
+from router.legs.answer import Verdict, client_headers, header_of, judge, stream_headers
 from router.legs.leg import Leg
 
 MAX_HELD_BYTES = 1024 * 1024
@@ -98,7 +98,7 @@ class Reply:
         """The client gets the head, and what was held back; returns the HTTP status."""
         leg = self._leg
         assert leg is not None
-        headers = client_headers(leg.headers)
+        headers = stream_headers(leg.headers) if self.sse else client_headers(leg.headers)
         if self._last:
             # A stream is chunked even when it came as a whole: clients read it as one.
             self._client.begin(leg.status, headers, None if self.sse else len(self._last))

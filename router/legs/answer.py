@@ -27,6 +27,8 @@ HOP_BY_HOP = frozenset(
 
 _OURS = HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 
+_STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -57,6 +59,13 @@ def client_headers(headers: Headers) -> Headers:
         if name == b"connection":
             drop = drop | {token.strip().lower() for token in value.split(b",")}
     return [header for header in lowered if header[0] not in drop]
+
+
+def stream_headers(headers: Headers) -> Headers:
+    """`client_headers` of a stream: nobody on the way may cache or collect it."""
+    kept = client_headers(headers)
+    names = {name for name, _ in kept}
+    return kept + [header for header in _STREAM_HEADERS if header[0] not in names]
 
 
 def header_of(headers: Headers, name: bytes) -> bytes:
