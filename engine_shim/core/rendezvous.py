@@ -3,7 +3,8 @@
 A PrefillTicket exists from the first arrival until `tombstone_for_s` after its close, so that what comes late finds a
 closed ticket and is answered, not started again. Time only ever abandons a ticket that nobody writes for:
 
-    SEATED  longer than `seat_wait_for_s`   the prefill leg never came: abandoned, decode is told
+    SEATED  longer than `seat_wait_for_s`   and the prefill leg never came: abandoned, decode is told; a leg that is
+                                            here may queue and compute as long as its own deadline allows
     FILLED  longer than `lease_for_s`       decode never registered: abandoned, the KV is unpinned
     MATCHED, DRAINING                       no clock: the mover must end, or its process must be gone; in pull mode
                                             the grant is repeated every `resend_every_s` until decode says Moved
@@ -76,6 +77,8 @@ class PrefillTicket:
     """When `state` was entered, monotonic seconds."""
     registration: Registration | None = None
     done: PrefillDone | None = None
+    has_leg: bool = False
+    """The prefill leg is here; it ends as Prefilled or Abandoned."""
     granted_at: float = 0.0
     """Pull mode: when decode was last told to READ."""
     reason: str = ""
@@ -111,6 +114,12 @@ class PrefillDesk:
         """Where this Rendezvous stands; EMPTY when nothing is known of it."""
         ticket = self._tickets.get(transfer_id)
         return JoinState.EMPTY if ticket is None else ticket.state
+
+    def on_leg(self, transfer_id: TransferId, now: float) -> bool:
+        """The prefill leg has come. False: this Rendezvous is over already, and the leg must not start."""
+        ticket = self._ticket(transfer_id, now)
+        ticket.has_leg = True
+        return not ticket.state.closed
 
     def on_registered(self, registration: Registration, now: float) -> list[PrefillEffect]:
         """Decode's seats arrived. A registration for another start of this instance is answered with FreeSeats."""
@@ -183,13 +192,16 @@ class PrefillDesk:
             waited_for_s = now - ticket.since
             if ticket.state.closed and waited_for_s > self._clocks.tombstone_for_s:
                 del self._tickets[ticket.transfer_id]
-            elif ticket.state is JoinState.SEATED and waited_for_s > self._clocks.seat_wait_for_s:
+            elif self._misses_leg(ticket) and waited_for_s > self._clocks.seat_wait_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "prefill_leg_missing", now)
             elif ticket.state is JoinState.FILLED and waited_for_s > self._clocks.lease_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "lease_ended", now)
             elif ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
                 effects += self._grant_again(ticket, now)
         return effects
+
+    def _misses_leg(self, ticket: PrefillTicket) -> bool:
+        return ticket.state is JoinState.SEATED and not ticket.has_leg
 
     def _grant_again(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
         registration, done = ticket.registration, ticket.done

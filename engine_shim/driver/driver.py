@@ -153,7 +153,7 @@ class Driver:
         if self.prefill is None or self.decode is None:
             raise BadRequest("This instance has no fabric and cannot hand KV cache over.", param="kv_transfer_params")
         if isinstance(handoff, PrefillHandoff):
-            if self.prefill.desk.state_of(handoff.transfer_id).closed:
+            if not self.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
                 raise StaleAttempt("Decode has given this attempt up already.")
             request = replace(request, seq_id=prefill_seq(handoff.transfer_id), purpose=Purpose.HOLD)
         else:

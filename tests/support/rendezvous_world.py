@@ -59,7 +59,7 @@ class World:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.prefill = PrefillDesk(P, PrefillClocks(lease_for_s=5.0, seat_wait_for_s=8.0, tombstone_for_s=1000.0))
-        self.decode = SeatDesk(D, DecodeClocks(kv_wait_for_s=6.0, resend_every_s=1.0))
+        self.decode = SeatDesk(D, DecodeClocks(kv_wait_for_s=16.0, resend_every_s=1.0))
         self.queue: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
         self.plots: dict[TransferId, Plot] = {}
@@ -85,6 +85,7 @@ class World:
         self.plots[plot.transfer_id] = plot
         tid = plot.transfer_id
         self.at(0.0, lambda: self.decode.open(tid, plot.mode, (P, Epoch(1)), self.now))
+        self.at(min(plot.prefill_at or plot.prefill_fails_at, 0.3), lambda: self.prefill.on_leg(tid, self.now))
         if plot.prefill_at is None:
             self.at(plot.prefill_fails_at, lambda: self.run_p(self.prefill.on_abandoned(tid, "engine_down", self.now)))
         else:
@@ -212,7 +213,7 @@ def random_plot(rng: random.Random, index: int) -> Plot:
     return Plot(
         transfer_id=TransferId(f"req-{index}.1"),
         mode=rng.choice((Mode.PUSH, Mode.PULL)),
-        prefill_at=None if rng.random() < 0.15 else rng.choice((0.01, 0.5, 3.0, 9.0)),
+        prefill_at=None if rng.random() < 0.15 else rng.choice((0.01, 0.5, 3.0, 14.0)),
         prefill_fails_at=rng.choice((0.05, 2.0)),
         seated_at=rng.choice((0.01, 0.4, 2.5, 7.0)),
         leaves_at=None if rng.random() < 0.5 else rng.choice((0.02, 0.5, 0.52, 3.01, 4.0)),

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.needs("nixl", "model"), pytest.mark.timeout(900)]
 
 NEAR_TIE = 1e-3
 """Of the two likeliest float32 logits (DESIGN section 8)."""
-COMMON = "--threads 1 --max-context-tokens 1024 --kv-wait-for-s 800"
+COMMON = "--threads 1 --max-context-tokens 1024 --kv-wait-for-s 800 --lease-for-s 800"
 PATIENT = ("--prefill-s", "800", "--first-token-s", "800", "--next-token-s", "800", "--total-s", "900")
 """Deadlines are another test's matter: this one may run on a busy machine."""
 

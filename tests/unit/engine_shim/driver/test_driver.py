@@ -165,6 +165,18 @@ async def test_a_prefill_leg_that_never_comes_ends_in_kv_wait_timeout() -> None:
     await pair.site.aclose()
 
 
+async def test_a_prefill_leg_that_computes_for_long_is_waited_for() -> None:
+    clocks = Clocks(PrefillClocks(seat_wait_for_s=0.1))
+    pair = await make_pair(FakeEngine(small_layout(), slow_steps=300_000), FakeEngine(small_layout()), clocks)
+    running = asyncio.create_task(pair.run("slow", PROMPT, Mode.PUSH))
+    await asyncio.sleep(0.8)
+    assert not running.done()
+    pair.p.slow_steps = 0
+    assert await running == [sum(PROMPT) + k for k in range(3)]
+    await until(pair.is_quiet)
+    await pair.site.aclose()
+
+
 async def test_prefills_lease_frees_kv_that_nobody_fetches_and_tells_the_latecomer() -> None:
     clocks = Clocks(PrefillClocks(lease_for_s=0.2))
     pair = await make_pair(FakeEngine(small_layout()), FakeEngine(small_layout()), clocks)

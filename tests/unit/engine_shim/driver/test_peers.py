@@ -56,7 +56,7 @@ async def test_one_handshake_makes_both_sides_known(kitchen: tuple[Peers, Peers,
 
 
 async def test_another_engine_at_the_address_is_refused(kitchen: tuple[Peers, Peers, int]) -> None:
-    ours, theirs, port = kitchen
+    ours, _theirs, port = kitchen
     with pytest.raises(HandshakeFailed, match="it has been restarted"):
         await ours.ensure(EngineId("prefill@0"), "127.0.0.1", port)
     with pytest.raises(PeerGone):
