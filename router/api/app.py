@@ -46,7 +46,7 @@ class Surface:
 
 def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     """The application; background tasks run inside `lifespan`."""
-    app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.state.started_unix_s = int(time.time())
     _add_problems(app)
     _add_models(app, surface)

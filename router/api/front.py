@@ -51,17 +51,20 @@ class Front:
 
     async def _carry(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
+        headers = dict(scope["headers"])
         try:
-            body = await _read_body(receive, self._door.limits)
+            body = await _read_body(receive, headers, self._door.limits)
         except TandemError as error:
-            client.close_after = True
+            # The rest of a body that is too large is read and dropped, so that the client can see the answer. One that
+            # waits for `100 Continue` may never send it: only closing tells where its next request would begin.
+            client.close_after = isinstance(error, RequestTimeout) or b"expect" in headers
             client.name(self._door.router.mint())
             client.refuse(error)
             await client.run(send)
             return
         if body is None:
             return
-        exchange = self._door.enter(client, HOT_PATHS[path], dict(scope["headers"]), body)
+        exchange = self._door.enter(client, HOT_PATHS[path], headers, body)
         if exchange is None:
             await client.run(send)
             return
@@ -74,12 +77,14 @@ class Front:
             client.leave()
 
 
-async def _read_body(receive: Receive, limits: DoorLimits) -> bytes | None:
+async def _read_body(receive: Receive, headers: dict[bytes, bytes], limits: DoorLimits) -> bytes | None:
     """The whole body, or None when the client left before its end.
 
     Raises:
         BodyTooLarge, RequestTimeout: it is not worth waiting for the rest.
     """
+    if int(headers.get(b"content-length", b"0")) > limits.max_body_bytes:
+        raise _too_large(limits)
     pieces: list[bytes] = []
     size = 0
     try:
@@ -91,11 +96,15 @@ async def _read_body(receive: Receive, limits: DoorLimits) -> bytes | None:
                 pieces.append(message.get("body", b""))
                 size += len(pieces[-1])
                 if size > limits.max_body_bytes:
-                    raise BodyTooLarge(f"The body is over {limits.max_body_bytes} bytes; send less at once.")
+                    raise _too_large(limits)
                 if not message.get("more_body", False):
                     return b"".join(pieces)
     except TimeoutError as error:
         raise RequestTimeout("The request did not arrive in time; send it again.") from error
+
+
+def _too_large(limits: DoorLimits) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is over {limits.max_body_bytes} bytes; send less at once.")
 
 
 async def _watch(receive: Receive, client: AsgiClient) -> None:

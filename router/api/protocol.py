@@ -38,7 +38,8 @@ class DoorProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         """Upper bound of the head's size so far: all bytes of the reads that it came in."""
-        self._oversized = False
+        self._refusal: TandemError | None = None
+        """Why the request that is arriving, and with it the connection, is refused."""
         self._arrival: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,15 +65,19 @@ class DoorProtocol(HttpToolsProtocol):
             return
         except httptools.HttpParserUpgrade:
             return  # nothing is offered to upgrade to; the request has been started as an ordinary one
-        if self._oversized or self._in_head:
+        if self._refusal is not None:
+            self.refuse_connection(self._refusal)
+        elif self._in_head:
             self._check_head()
 
     def _check_head(self) -> None:
-        if self._oversized or self._head_bytes > max(self._max_head_bytes, _LARGEST_READ_BYTES):
-            limit = self._max_head_bytes
-            self.refuse_connection(HeadersTooLarge(f"The request head is over {limit} bytes; send fewer headers."))
+        if self._head_bytes > max(self._max_head_bytes, _LARGEST_READ_BYTES):
+            self.refuse_connection(self._too_large())
         else:
             self.await_arrival()
+
+    def _too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"The request head is over {self._max_head_bytes} bytes; send fewer headers.")
 
     def on_message_begin(self) -> None:
         """A head begins. The scope waits until it is known that ASGI needs one."""
@@ -89,7 +94,7 @@ class DoorProtocol(HttpToolsProtocol):
         """A head is complete: start its request, unless it is too large."""
         self._in_head = False
         if self._head_bytes > self._max_head_bytes and self._measure_head() > self._max_head_bytes:
-            self._oversized = True
+            self._refusal = self._too_large()
             return
         self.end_arrival()
         self.start_request()
@@ -100,6 +105,9 @@ class DoorProtocol(HttpToolsProtocol):
     def start_request(self) -> None:
         """The request whose head is complete is uvicorn's, with the scope that uvicorn makes when a message begins."""
         url, headers = self.url, self.headers
+        if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+            self._refusal = BadRequest("The only Transfer-Encoding that can be read is chunked.")
+            return
         super().on_message_begin()
         self.url = url
         self.headers.extend(headers)
@@ -109,13 +117,18 @@ class DoorProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """The body of a refused request is dropped."""
-        if not self._oversized:
+        """The body of a refused request is dropped; so is the rest of one that has been answered, for a while."""
+        if self._refusal is not None:
+            return
+        if self.cycle.response_complete:
+            self.await_arrival()
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The end of a refused request is dropped."""
-        if not self._oversized:
+        if self._refusal is None:
+            self.end_arrival()
             super().on_message_complete()
 
     def refuse_connection(self, error: TandemError) -> None:
@@ -143,6 +156,9 @@ class DoorProtocol(HttpToolsProtocol):
 
     def _on_late(self) -> None:
         self._arrival = None
+        if not self._in_head and self.cycle is not None and self.cycle.response_complete:
+            self.transport.close()  # it goes on sending what has been refused
+            return
         self.refuse_connection(RequestTimeout("The request did not arrive in time; send it again."))
 
 

@@ -150,9 +150,30 @@ async def test_a_body_over_the_limit_is_413_and_one_at_it_is_not(data_path, chun
         wire.send(request(100_001))
         answer = await wire.answer()
         assert (answer.status, answer.json()["error"]["code"]) == (413, "body_too_large")
-        assert not answer.keep_alive
-        assert await wire.rest() == b""
         assert len(r.decode.seen) == 1
+        wire.send(request(50_000))
+        assert (await wire.answer()).status == 200, "the connection is still in step"
+        large = await r.client.post(PATH, content=request(20_000_000))
+        assert large.status_code == 413, "a client that is still sending sees the answer"
+
+
+async def test_a_body_over_the_limit_that_waits_for_continue_is_never_asked_for(data_path):
+    async with rig(data_path=data_path, max_body_bytes=100_000) as r:
+        wire = await Wire.to(r.port)
+        wire.send(f"POST {PATH} HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 200000\r\n\r\n".encode())
+        answer = await wire.answer()
+        assert (answer.status, answer.keep_alive) == (413, False)
+        assert await wire.rest() == b""
+
+
+async def test_a_client_that_never_stops_sending_is_cut(data_path):
+    async with rig(data_path=data_path, max_body_bytes=1000, arrival_s=0.2) as r:
+        wire = await Wire.to(r.port)
+        wire.send(f"POST {PATH} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        wire.send(b"800\r\n%b\r\n" % (b"x" * 0x800))
+        assert (await wire.answer()).status == 413
+        wire.send(b"8\r\nxxxx")
+        assert await wire.rest() == b""
 
 
 async def test_an_image_sized_body_reaches_both_legs_whole(data_path):
