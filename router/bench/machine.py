@@ -21,11 +21,18 @@ class Machine:
     cores: int
     """That this process may use."""
     memory_bytes: int
+    load_average: float
+    """Processes that ran or waited for a core, mean of the minute before."""
     system: str
     python: str
     packages: dict[str, str]
     commit: str | None
     """None where the code does not lie in a git repository; ends in `+` when tracked files were changed."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True when others took so much of it that figures will be noisy."""
+        return self.load_average > self.cores / 2
 
 
 def describe_machine() -> Machine:
@@ -34,6 +41,7 @@ def describe_machine() -> Machine:
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        load_average=os.getloadavg()[0],
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         packages={name: found for name in _PACKAGES if (found := _version(name))},

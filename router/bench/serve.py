@@ -37,9 +37,14 @@ def main(argv: Sequence[str]) -> int:
         raise BadSettings(f"There is no folder for {options.json}; make it or give another file with --json.")
     work = workload_of(options)
     rates = [parse_rate(rate) for rate in options.rate.split(",")]
+    machine = describe_machine()
+    if machine.is_busy:
+        print(
+            f"This machine is busy (load {machine.load_average:.1f} on {machine.cores} cores): expect noisy figures.\n"
+        )
     result, loads = (_compare if options.compare else _load)(options, work, rates)
     if options.json is not None:
-        head = {"benchmark": "serve", "machine": describe_machine(), "workload": work, "rates_per_s": rates}
+        head = {"benchmark": "serve", "machine": machine, "workload": work, "rates_per_s": rates}
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(head | result, enc_hook=str)))
     return 0 if all(load.summary.num_whole for load in loads) else 1
 
