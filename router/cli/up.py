@@ -14,7 +14,7 @@ from router.cli import preflight
 from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
 from router.cli.local_fleet import LocalFleet
 from router.cli.running import Running, noted
-from router.cli.setup import DEFAULT_MODEL, SetUp
+from router.cli.setup import DEFAULT_MODEL, SetUp, engine_programs
 from router.cli.terminal import LiveLine
 from router.contract.instance import Mode
 
@@ -96,13 +96,15 @@ async def _run(setup: SetUp, logs: Path) -> int:
 async def _serve(fleet: LocalFleet, logs: Path, line: LiveLine) -> None:
     """Start the fleet, tell of each phase, and stay until something dies."""
     began_at = time.monotonic()
+    waiting = ["store", *(program.name for program in engine_programs(fleet.setup, "")), "router"]
 
     def announce(phase: str, fact: str) -> None:
+        waiting.remove(phase)
         line.say(f"{time.monotonic() - began_at:6.1f} s  {phase:<12}{fact}")
 
     async def tick() -> None:
         while True:
-            line.show(f"{time.monotonic() - began_at:6.1f} s  starting; logs in {logs}")
+            line.show(f"{time.monotonic() - began_at:6.1f} s  waiting for {', '.join(waiting)}; logs in {logs}")
             await asyncio.sleep(_TICK_S)
 
     ticking = asyncio.ensure_future(tick())

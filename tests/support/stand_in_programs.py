@@ -44,5 +44,6 @@ def router(port, code=_ROUTER):
 
 def stand_in(monkeypatch, *engines):
     """Let every LocalFleet start these engines and the stand-in router instead of real ones."""
-    monkeypatch.setattr("router.cli.local_fleet.engine_programs", lambda setup, store_url: engines)
+    for module in ("local_fleet", "up"):
+        monkeypatch.setattr(f"router.cli.{module}.engine_programs", lambda setup, store_url: engines)
     monkeypatch.setattr("router.cli.local_fleet.router_program", lambda setup, store_url: router(setup.port))

@@ -43,6 +43,11 @@ def test_neither_torch_nor_nixl_is_installed(environment, tmp_path):
     assert run(str(environment / "python"), "-c", code, cwd=tmp_path) == "[]\n"
 
 
+def test_the_scripts_of_the_store_are_in_the_wheel(environment, tmp_path):
+    code = "import router.store.fleet, router.store.ledger; print('read')"
+    assert run(str(environment / "python"), "-c", code, cwd=tmp_path) == "read\n"
+
+
 def test_commands_explain_themselves(environment, tmp_path):
     assert "bench serve" in run(str(environment / "tandem"), "--help", cwd=tmp_path)
     assert "--store" in run(str(environment / "python"), "-m", "router", "--help", cwd=tmp_path)
