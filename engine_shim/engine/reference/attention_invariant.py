@@ -25,10 +25,9 @@ import torch
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.serial import serial_exp_
+from engine_shim.engine.reference.settings import KEY_TILE
 from router.contract.kv import BlockTable
 
-KEY_TILE = 64
-"""Keys of one tile, tokens; block sizes must divide it."""
 ROW_MULTIPLE = 16
 """Matrices have a multiple of so many rows: there, every row of a product has the same bits at any height."""
 CHUNK_ROWS = 64
@@ -56,7 +55,7 @@ class InvariantPlan:
     """See AttentionPlan."""
 
     def __init__(self, batch: Batch, cache: KVCache, group_size: int) -> None:
-        """`group_size` query heads share one KV head."""
+        """`group_size` query heads share one KV head; the cache's block size divides KEY_TILE."""
         self._cache = cache
         small = max(ROW_MULTIPLE // group_size, 1)
         tiles = list(_query_tiles(batch.chunks, small))

@@ -8,6 +8,9 @@ from enum import StrEnum
 from router.contract.errors import BadSettings
 from router.contract.kv import KVOrder
 
+KEY_TILE = 64
+"""Tokens of one tile of keys in invariant numerics; there, the block size must divide it."""
+
 
 class Numerics(StrEnum):
     """What is promised about floating-point order."""
@@ -59,5 +62,7 @@ class ReferenceSettings:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must not be negative.")
         if self.dtype not in ("", "float32", "bfloat16", "float16"):
             raise BadSettings(f"Engine dtype {self.dtype!r} is unknown; use float32, bfloat16 or float16.")
+        if self.numerics is Numerics.INVARIANT and KEY_TILE % self.block_tokens:
+            raise BadSettings(f"Invariant numerics need block_tokens that divide {KEY_TILE}, not {self.block_tokens}.")
         if self.device.split(":")[0] not in ("cpu", "cuda"):
             raise BadSettings(f"Engine device {self.device!r} is unknown; use cpu, cuda or cuda:N.")

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import torch
+
+from engine_shim.engine.reference.serial import GRAIN, serial_exp_, serial_silu
+
+
+def numbers(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(0)) * 5
+
+
+def test_an_exponential_has_the_same_bits_wherever_it_lies():
+    x = numbers(3 * GRAIN + 64)
+    whole = serial_exp_(x.clone())
+    assert torch.allclose(whole.double(), x.double().exp(), rtol=1e-6)
+    for begin, length in ((0, 16), (16, 48), (GRAIN - 16, 64), (GRAIN + 32, GRAIN)):
+        assert torch.equal(serial_exp_(x[begin : begin + length].clone()), whole[begin : begin + length])
+
+
+def test_a_row_of_silu_has_the_same_bits_in_any_company():
+    x = numbers(500, 2 * 133)[:, :133]
+    whole = serial_silu(x)
+    assert torch.allclose(whole.double(), x.double() * torch.sigmoid(x.double()), rtol=1e-5, atol=1e-7)
+    assert whole.is_contiguous()
+    for begin, end in ((0, 1), (3, 20), (200, 500), (499, 500)):
+        assert torch.equal(serial_silu(x[begin:end]), whole[begin:end])
