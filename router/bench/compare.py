@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.bench.measures import Spread, Summary
+from router.bench.measures import Spread, Summary, failures_text
 from router.bench.workload import Measured, Subject, Workload
 from router.cli import preflight
 from router.cli.local_fleet import LocalFleet
@@ -94,7 +94,8 @@ def _headline(measured: Measured) -> str:
     shown = ("ttft_p50_ms", "tpot_p50_ms", "e2e_p50_ms")
     latencies = "  ".join(f"{name} {figures[name]:.1f}" for name in shown if name in figures)
     whole = f"{measured.summary.num_whole}/{measured.summary.num_requests} whole"
-    return f"{measured.rate_per_s:g} requests/s  {whole}  {latencies}"
+    failures = failures_text(measured.summary)
+    return "  ".join(part for part in (f"{measured.rate_per_s:g} requests/s", whole, latencies, failures) if part)
 
 
 def figures_of(summary: Summary) -> dict[str, float]:
@@ -113,7 +114,8 @@ def figures_of(summary: Summary) -> dict[str, float]:
         if field.name != "count"
     }
     rates = ("requests_per_s", "goodput_per_s", "output_tokens_per_s")
-    return {**figures, **{name: getattr(summary, name) for name in rates}}
+    figures |= {name: getattr(summary, name) for name in rates}
+    return figures | {"whole_percent": 100 * summary.num_whole / summary.num_requests}
 
 
 def medians(runs: Sequence[Run], rate_per_s: float) -> dict[str, dict[str, float]]:

@@ -106,6 +106,12 @@ class Summary:
     e2e: Spread | None
 
 
+def failures_text(summary: Summary) -> str:
+    """Return `failures: 2 x no_pair, ...`; empty when every answer was whole."""
+    counts = ", ".join(f"{count} x {code}" for code, count in sorted(summary.failures.items()))
+    return f"failures: {counts}" if counts else ""
+
+
 def percentile(ordered: Sequence[float], share: float) -> float:
     """Return the `share` quantile (0 to 1) of ascending, non-empty `ordered`, linear between neighbours."""
     position = share * (len(ordered) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.bench.compare import ratios
-from router.bench.measures import Spread, Summary
+from router.bench.measures import Spread, Summary, failures_text
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -50,7 +50,7 @@ def describe(summary: Summary) -> str:
         table(latency_rows(summary)),
     ]
     if summary.failures:
-        lines += ["", "failures: " + ", ".join(f"{count} x {code}" for code, count in sorted(summary.failures.items()))]
+        lines += ["", failures_text(summary)]
     return "\n".join(lines)
 
 
@@ -66,6 +66,7 @@ _COMPARED = {
     "E2E p99 ms": "e2e_p99_ms",
     "output tokens/s": "output_tokens_per_s",
     "goodput/s": "goodput_per_s",
+    "answered whole %": "whole_percent",
 }
 
 

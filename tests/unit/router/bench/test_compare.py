@@ -49,6 +49,11 @@ def test_a_figure_that_a_round_lacks_has_no_median():
     assert "ttft_p50_ms" not in medians(runs, 1.0)["push"]
 
 
+def test_a_run_is_told_with_its_failures():
+    assert compare._headline(Measured(1.0, 0, EMPTY, ())) == "1 requests/s  0/1 whole  failures: 1 x no_pair"
+    assert compare.figures_of(EMPTY)["whole_percent"] == 0.0
+
+
 def test_ratios_leave_zeros_out():
     assert ratios({"a": {"x": 0.0, "y": 2.0}, "b": {"x": 1.0, "y": 3.0}}) == {"a": {"y": 1.0}, "b": {"y": 1.5}}
 
