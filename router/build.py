@@ -27,7 +27,6 @@ from router.core.burden import Burdens
 from router.core.placement import Desk, Rules
 from router.core.policies import POLICIES
 from router.core.timing import Deadlines
-from router.driver.ports import NoLedger
 from router.driver.router import Conduct, Router
 from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
@@ -98,7 +97,7 @@ def build_parts(settings: Settings) -> Parts:
         sources.append(FleetStore(redis, settings.namespace))
     if static is not None:
         sources.append(static)
-    router.attach(ledger if ledger is not None else NoLedger(), telemetry)
+    router.attach(ledger, telemetry)
     parts = Parts(
         router, FleetWatch(router, sources, settings.fleet_poll_s), telemetry, request_log, redis, ledger, static
     )

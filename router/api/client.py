@@ -38,14 +38,15 @@ class HookClient:
         "_headers",
         "_id",
         "_protocol",
-        "body",
         "disconnected",
         "keep_alive",
-        "message_event",
-        "more_body",
         "pieces",
         "response_complete",
     )
+
+    message_event = _NO_EVENT
+    # uvicorn reads keep_alive, response_complete and message_event, and sets disconnected and keep_alive.
+    disconnected: bool
 
     def __init__(
         self, protocol: HookProtocol, endpoint: Endpoint, headers: dict[bytes, bytes], *, keep_alive: bool
@@ -59,13 +60,8 @@ class HookClient:
         self._chunked = False
         self.pieces: list[bytes] = []
         """The request body as it arrives."""
-        # What uvicorn looks at.
         self.keep_alive = keep_alive
         self.response_complete = False
-        self.disconnected = False
-        self.more_body = False
-        self.message_event = _NO_EVENT
-        self.body = b""
 
     # What the protocol calls.
 

@@ -22,6 +22,8 @@ from router.api.client import HookClient
 from router.api.door import HOT_PATHS, Door
 from router.api.protocol import DoorProtocol
 
+_NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
+
 
 class HookProtocol(DoorProtocol):
     """Carries plain inference requests itself."""
@@ -57,23 +59,23 @@ class HookProtocol(DoorProtocol):
         endpoint = HOT_PATHS.get(self.url)
         if endpoint is not None and (self.cycle is None or self.cycle.response_complete):
             headers = dict(self.headers)
-            if self._is_plain(headers):
-                client = HookClient(self, endpoint, headers, keep_alive=self.parser.should_keep_alive())
-                self._receiving = client
+            keep_alive = self.parser.should_keep_alive()
+            if self._is_plain(headers, keep_alive=keep_alive):
+                self._receiving = client = HookClient(self, endpoint, headers, keep_alive=keep_alive)
                 self.cycle = cast(RequestResponseCycle, client)
                 return
         super().start_request()
 
-    def _is_plain(self, headers: dict[bytes, bytes]) -> bool:
-        parser, length = self.parser, headers.get(b"content-length", b"")
-        return (
-            length.isdigit()
-            and int(length) <= self.door.limits.max_body_bytes
-            and b"expect" not in headers
-            and parser.get_method() == b"POST"
-            and parser.get_http_version() == "1.1"
-            and not parser.should_upgrade()
-        )
+    def _is_plain(self, headers: dict[bytes, bytes], *, keep_alive: bool) -> bool:
+        length = headers.get(b"content-length")
+        if length is None or int(length) > self.door.limits.max_body_bytes:
+            return False
+        if not _NOT_PLAIN.isdisjoint(headers):
+            return False
+        # Without a Connection header only HTTP/1.1 keeps a connection; asking for the version costs more.
+        if not keep_alive or b"connection" in headers:
+            return self.parser.get_http_version() == "1.1" and self.parser.get_method() == b"POST"
+        return self.parser.get_method() == b"POST"
 
     def on_body(self, body: bytes) -> None:
         """Collect the body of a hooked request."""

@@ -9,10 +9,11 @@ import re
 
 KEPT_BYTES = 4096
 
-_DONE = re.compile(rb"data: ?\[DONE\]")
-_FINISHED = re.compile(rb'"(?:finish_reason|stop_reason)": ?"(\w+)"')
+_DONE = b"[DONE]"
+_FINISHED = re.compile(rb'"finish_reason": ?"\w+"')
 _ERROR = re.compile(rb'data: ?\{"error":|"finish_reason": ?"error"')
-_USAGE = re.compile(rb'"completion_tokens": ?(\d+)')
+_USAGE = b'"completion_tokens":'
+_DIGITS = re.compile(rb" ?(\d{1,12})")
 
 
 class Tail:
@@ -43,15 +44,18 @@ class Tail:
 
 def ended_well(tail: bytes) -> bool:
     """True when a stream that ends so has ended on purpose: it is done, finished, or carries the engine's own error."""
-    return bool(_DONE.search(tail) or _FINISHED.search(tail) or _ERROR.search(tail))
+    return tail.rfind(_DONE) >= 0 or _FINISHED.search(tail) is not None or tells_error(tail)
 
 
 def tells_error(tail: bytes) -> bool:
     """True when the engine itself reports a failure at the end of a well-formed answer."""
-    return _ERROR.search(tail) is not None
+    return b'"error"' in tail and _ERROR.search(tail) is not None
 
 
 def completion_tokens(tail: bytes) -> int:
     """The newest count of generated tokens in a usage object, or 0 when there is none."""
-    found = _USAGE.findall(tail)
-    return int(found[-1]) if found else 0
+    at = tail.rfind(_USAGE)
+    if at < 0:
+        return 0
+    digits = _DIGITS.match(tail, at + len(_USAGE))
+    return int(digits[1]) if digits is not None else 0

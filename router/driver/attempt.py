@@ -6,9 +6,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame
-from router.contract.ids import InstanceId, TransferId
+from router.contract.ids import InstanceId
 from router.contract.instance import Mode
 from router.core.burden import Burden
+from router.core.intake import Endpoint
 from router.driver.leftover import Leftover
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from router.driver.exchange import Exchange
     from router.driver.router import Router
 
+_PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
 _PUSH, _PULL, _PREFILL = Mode.PUSH, Mode.PULL, Blame.PREFILL
 
 
@@ -35,8 +37,8 @@ class Attempt:
         "_prefill_burden",
         "_router",
         "_tokens",
+        "_transfer_id",
         "placement",
-        "transfer_id",
     )
 
     def __init__(
@@ -49,7 +51,7 @@ class Attempt:
         self._began_at = monotonic()
         self._left_ms = max(1, int(left_s * 1000))
         self.placement = placement
-        self.transfer_id = TransferId(transfer_id)
+        self._transfer_id = transfer_id.encode("ascii")
         self._prefill: PrefillLeg | None = None
         self._decode: DecodeLeg | None = None
         self._decode_burden: Burden | None = router.burdens.of(placement.decode.instance_id)
@@ -64,9 +66,9 @@ class Attempt:
         prefill, intake = self.placement.prefill, self._exchange.intake
         assert prefill is not None  # the machine sends no prefill leg in local mode
         pool = self._router.pool(prefill.url)
-        body = prefill_body(intake.body, prefill_params_json(self.transfer_id))
+        body = prefill_body(intake.body, prefill_params_json(self._transfer_id))
         leg = self._prefill = PrefillLeg(self._exchange, pool)
-        leg.send(leg_request(pool, intake.endpoint, self.transfer_id, self._left_ms, intake.trace, body))
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], self._transfer_id, self._left_ms, intake.trace, body))
 
     def send_decode(self, handed_over: bytes) -> None:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
@@ -74,13 +76,13 @@ class Attempt:
         body = intake.body
         if placement.mode is _PUSH:
             assert placement.prefill is not None and placement.prefill.kv is not None
-            body = decode_body(body, push_params_json(self.transfer_id, placement.prefill.kv))
+            body = decode_body(body, push_params_json(self._transfer_id, placement.prefill.kv))
         elif placement.mode is _PULL:
             body = decode_body(body, handed_over)
             self._left_ms = max(1, self._left_ms - int((monotonic() - self._began_at) * 1000))
         pool = self._router.pool(placement.decode.url)
         leg = self._decode = DecodeLeg(self._exchange, pool)
-        leg.send(leg_request(pool, intake.endpoint, self.transfer_id, self._left_ms, intake.trace, body))
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], self._transfer_id, self._left_ms, intake.trace, body))
 
     def pause_decode(self) -> None:
         """Decode is held back."""
@@ -109,7 +111,7 @@ class Attempt:
         """Prefill finishes on its own and weighs until then; nobody hears of it."""
         if self._prefill is not None and self._prefill_burden is not None:
             until = monotonic() + self._router.deadlines.prefill_for(self._tokens)
-            Leftover(self._prefill, self._prefill_burden, self._tokens, until).watch(self._router.sweep)
+            Leftover(self._prefill, self._prefill_burden, self._tokens, until).watch(self._router.leftovers)
             self._prefill_burden = None
 
     def release_prefill(self) -> None:

@@ -33,8 +33,8 @@ class Clerk:
 
     __slots__ = ("_armed", "_books", "_ledger", "_owner", "_pile")
 
-    def __init__(self, ledger: LedgerPort, books: Books, owner: str) -> None:
-        """`owner` is this replica, as tickets name it."""
+    def __init__(self, ledger: LedgerPort | None, books: Books, owner: str) -> None:
+        """`owner` is this replica, as tickets name it. Without a ledger only the books are kept."""
         self._ledger = ledger
         self._books = books
         self._owner = owner
@@ -59,13 +59,14 @@ class Clerk:
         pile, self._pile = self._pile, []
         for note in pile:
             if len(note) == 4:
-                self._open(*note)
+                if self._ledger is not None:
+                    self._open(self._ledger, *note)
             elif len(note) == 3:
                 self._end(*note)
             else:
                 self._finish(*note)
 
-    def _open(self, request_id: str, attempt: int, placement: Placement, left_s: float) -> None:
+    def _open(self, ledger: LedgerPort, request_id: str, attempt: int, placement: Placement, left_s: float) -> None:
         prefill, decode = placement.prefill, placement.decode
         ticket = Ticket(
             RequestId(request_id),
@@ -78,19 +79,21 @@ class Clerk:
             left_s,
             self._owner,
         )
-        self._ledger.post(Opened(ticket))
+        ledger.post(Opened(ticket))
 
     def _end(self, request_id: str, attempt: int, code: str) -> None:
         self._books.count_retry(code)
-        transfer_id = transfer_id_of(RequestId(request_id), Attempt(attempt))
-        self._ledger.post(Closed(transfer_id, Outcome.FAILED, code))
+        self._close(request_id, attempt, Outcome.FAILED, code)
 
     def _finish(self, record: Record, tail: bytes) -> None:
         record.completion_tokens = completion_tokens(tail)
         if record.outcome is Outcome.SERVED and tells_error(tail):
             record.outcome, record.code = Outcome.FAILED, "engine_error"
         if record.attempts:
-            transfer_id = transfer_id_of(RequestId(record.request_id), Attempt(record.attempts))
-            self._ledger.post(Closed(transfer_id, record.outcome, record.code))
+            self._close(record.request_id, record.attempts, record.outcome, record.code)
         record.at = time.time()
         self._books.fold(record)
+
+    def _close(self, request_id: str, attempt: int, outcome: Outcome, code: str) -> None:
+        if self._ledger is not None:
+            self._ledger.post(Closed(transfer_id_of(RequestId(request_id), Attempt(attempt)), outcome, code))

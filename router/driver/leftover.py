@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from router.contract.errors import LegError
 from router.core.burden import Burden
-from router.driver.sweep import Sweep
 from router.legs.connection import Headers
 from router.legs.leg import Leg
 
@@ -12,20 +11,20 @@ from router.legs.leg import Leg
 class Leftover:
     """Owns the leg until it ends, then puts its burden down; a leg that takes too long is cancelled."""
 
-    __slots__ = ("_burden", "_leg", "_sweep", "_tokens", "due_at")
+    __slots__ = ("_among", "_burden", "_leg", "_tokens", "due_at")
 
     def __init__(self, leg: Leg, burden: Burden, tokens: int, due_at: float) -> None:
         self._leg = leg
         self._burden = burden
         self._tokens = tokens
         self.due_at = due_at
-        self._sweep: Sweep | None = None
+        self._among: set[Leftover] | None = None
 
-    def watch(self, sweep: Sweep) -> None:
-        """The leg reports here from now on."""
-        self._sweep = sweep
+    def watch(self, leftovers: set[Leftover]) -> None:
+        """The leg reports here from now on, and this is one of `leftovers` until it ends."""
+        self._among = leftovers
         self._leg.owner = self
-        sweep.live.add(self)
+        leftovers.add(self)
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """It has finished."""
@@ -44,7 +43,7 @@ class Leftover:
         self._end()
 
     def _end(self) -> None:
-        if self._sweep is not None:
-            self._sweep.live.discard(self)
-            self._sweep = None
+        if self._among is not None:
+            self._among.discard(self)
+            self._among = None
             self._burden.give(self._tokens)

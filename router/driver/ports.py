@@ -51,10 +51,3 @@ class Books(Protocol):
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""
-
-
-class NoLedger:
-    """A ledger for a router without a store: nothing is kept."""
-
-    def post(self, entry: Entry) -> None:
-        """Nothing is written."""

@@ -16,6 +16,7 @@ from router.core.record import Record
 from router.core.timing import Deadlines
 from router.driver.clerk import Clerk
 from router.driver.exchange import Exchange
+from router.driver.leftover import Leftover
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Sweep
 from router.legs.pool import LegPool, PoolLimits
@@ -49,14 +50,16 @@ class Router:
         self.shortest_s = conduct.deadlines.shortest_s
         self.mode = desk.rules.mode
         self.fleet: Fleet = EMPTY
-        self.sweep = Sweep()
-        self.clerk: Clerk
         self.live: set[Exchange] = set()
+        self.leftovers: set[Leftover] = set()
+        """Prefill legs that outlive their requests."""
+        self.sweep = Sweep((self.live, self.leftovers))
+        self.clerk: Clerk
         self._pools: dict[str, LegPool] = {}
         self._turn = 0
         self._ids: list[str] = []
 
-    def attach(self, ledger: LedgerPort, books: Books) -> None:
+    def attach(self, ledger: LedgerPort | None, books: Books) -> None:
         """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
         self.clerk = Clerk(ledger, books, self.conduct.owner)
 
@@ -67,7 +70,6 @@ class Router:
             return refused
         exchange = Exchange(self, client, intake, record, min(total_s, self.deadlines.total_s))
         self.live.add(exchange)
-        self.sweep.live.add(exchange)
         exchange.open()
         return exchange
 
@@ -79,7 +81,6 @@ class Router:
     def close(self, exchange: Exchange, tail: bytes) -> None:
         """The exchange has its Outcome, and its answer ended with `tail`; it is counted and forgotten."""
         self.live.discard(exchange)
-        self.sweep.live.discard(exchange)
         self.admission.release(exchange.intake.prompt_tokens)
         self.clerk.put((exchange.record, tail))
 

@@ -7,6 +7,7 @@ late costs nobody anything.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -25,8 +26,9 @@ class Due(Protocol):
 class Sweep:
     """Calls on_due of whatever is due, every PERIOD_S seconds, from `start` until `stop`."""
 
-    def __init__(self) -> None:
-        self.live: set[Due] = set()
+    def __init__(self, sets: Sequence[Collection[Due]]) -> None:
+        """`sets` hold what is to be swept; others add to them and remove from them."""
+        self._sets = sets
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -42,5 +44,6 @@ class Sweep:
     def _run(self) -> None:
         self.start()
         now = monotonic()
-        for due in [due for due in self.live if due.due_at <= now]:
-            due.on_due(now)
+        for live in self._sets:
+            for due in [due for due in live if due.due_at <= now]:
+                due.on_due(now)

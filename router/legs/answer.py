@@ -53,12 +53,15 @@ class Verdict:
 
 def client_headers(headers: Headers) -> Headers:
     """The engine's headers, in lower case, less those of its connection and those that the router sets itself."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    drop = _OURS
-    for name, value in lowered:
-        if name == b"connection":
-            drop = drop | {token.strip().lower() for token in value.split(b",")}
-    return [header for header in lowered if header[0] not in drop]
+    kept = []
+    named: set[bytes] = set()
+    for given, value in headers:
+        name = given.lower()
+        if name not in _OURS:
+            kept.append((name, value))
+        elif name == b"connection":
+            named = {token.strip().lower() for token in value.split(b",")}
+    return [header for header in kept if header[0] not in named] if named else kept
 
 
 def stream_headers(headers: Headers) -> Headers:

@@ -21,9 +21,9 @@ class _Form:
     def __init__(self, params: dict[str, object]) -> None:
         self._parts = _ENCODE(params).split(_HOLE.encode())
 
-    def fill(self, transfer_id: TransferId) -> bytes:
+    def fill(self, transfer_id: bytes) -> bytes:
         """The object for this attempt. An id of ours needs no escaping."""
-        return transfer_id.encode().join(self._parts)
+        return transfer_id.join(self._parts)
 
 
 _PREFILL = _Form(wire.prefill_params(_HOLE))
@@ -31,12 +31,12 @@ _PUSH: dict[EngineId, tuple[KVIdentity, _Form]] = {}
 _MAX_FORMS = 4096
 
 
-def prefill_params_json(transfer_id: TransferId) -> bytes:
+def prefill_params_json(transfer_id: bytes) -> bytes:
     """`kv_transfer_params` of a prefill leg."""
     return _PREFILL.fill(transfer_id)
 
 
-def push_params_json(transfer_id: TransferId, prefill: KVIdentity) -> bytes:
+def push_params_json(transfer_id: bytes, prefill: KVIdentity) -> bytes:
     """`kv_transfer_params` of a decode leg whose KV cache this prefill engine pushes."""
     known = _PUSH.get(prefill.engine_id)
     # Identity first: the fleet keeps one object per registration, and comparing all fields costs more than encoding.
@@ -47,15 +47,16 @@ def push_params_json(transfer_id: TransferId, prefill: KVIdentity) -> bytes:
     return known[1].fill(transfer_id)
 
 
-def leg_request(pool: LegPool, path: str, transfer_id: TransferId, left_ms: int, trace: bytes, body: bytes) -> bytes:
+def leg_request(pool: LegPool, path: bytes, transfer_id: bytes, left_ms: int, trace: bytes, body: bytes) -> bytes:
     """The whole HTTP request of a leg.
 
     Args:
         path: the endpoint, the same on both legs.
+        transfer_id: in ASCII, as the X-Request-Id of both legs.
         left_ms: milliseconds that are left of the request's deadline.
         trace: header lines that go through as the client sent them, each ending in CRLF.
     """
     return (
         b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
         b"x-request-id: %b\r\nx-request-deadline-ms: %d\r\n%bcontent-length: %d\r\n\r\n%b"
-    ) % (path.encode(), pool.authority, transfer_id.encode(), left_ms, trace, len(body), body)
+    ) % (path, pool.authority, transfer_id, left_ms, trace, len(body), body)

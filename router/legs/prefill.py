@@ -15,6 +15,8 @@ from router.legs.connection import Connection
 from router.legs.leg import Leg, LegOwner
 from router.legs.pool import LegPool
 
+_PUSH, _PULL = Mode.PUSH, Mode.PULL  # a member of an Enum is looked up by a Python call, a module's name is not
+
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 _ABSENT = frozenset(
@@ -78,8 +80,10 @@ def read_hand_over(body: bytes, prefill: Instance, mode: Mode) -> bytes | Tandem
         PeerGone: the engine at this address is not the one that decode was told of.
         TransferFailed: the answer carries no hand-over, so no KV cache will come.
     """
+    if mode is _PUSH and prefill.kv is not None and b'"remote_engine_id":"%b"' % prefill.kv.engine_id.encode() in body:
+        return b""  # the usual case, without decoding: inside a JSON string these quotes would be escaped
     try:
-        if mode is Mode.PULL:
+        if mode is _PULL:
             handed_over = bytes(_PULLED.decode(body).kv_transfer_params)
             return handed_over if handed_over[:1] == b"{" else _nothing()
         identity = _PUSHED.decode(body).kv_transfer_params

@@ -51,7 +51,7 @@ class Rig:
         burdens = [router.burdens.of(engine.instance.instance_id) for engine in self.engines]
         return (
             not router.live
-            and not router.sweep.live
+            and not router.leftovers
             and router.admission.requests == 0
             and router.admission.tokens == 0
             and all(burden.requests == 0 and burden.tokens == 0 for burden in burdens)
