@@ -5,6 +5,9 @@ import threading
 import pytest
 
 from router.bench import serve
+from router.bench.compare import Run
+from router.bench.measures import Record, summarize
+from router.bench.workload import Measured
 from router.contract.errors import BadSettings
 from tests.support.openai_stand_in import OpenAIStandIn
 
@@ -78,6 +81,35 @@ def test_a_key_is_sent_from_flag_or_environment(start, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "two")
     serve.main(["--url", server.url, *SMALL])
     assert [fields.get("authorization") for _, fields, _ in server.requests] == ["bearer one"] * 7 + ["bearer two"] * 7
+
+
+def test_a_comparison_is_printed_and_written(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    async def compare(set_ups, work, rates, rounds, logs):
+        asked.append((list(set_ups), work.num_requests, rates, list(rounds)))
+        record = Record(0, 0.0, 0.0, 1.0, (0.1, 0.2), 20, 3, 200)
+        return [
+            Run(name, number, Measured(rate, number, summarize([record], work.objectives), (record,)))
+            for number in rounds
+            for name in set_ups
+            for rate in rates
+        ]
+
+    monkeypatch.setattr(serve, "compare", compare)
+    out = tmp_path / "out.json"
+    flags = ["--compare", "pull,push", "--rounds", "2", "--seed", "5", "--rate", "1,2", "--json", str(out)]
+    assert serve.main([*SMALL, *flags]) == 0
+    assert asked == [(["pull", "push"], 5, [1.0, 2.0], [5, 6])]
+    printed = capsys.readouterr().out
+    assert printed.count("Divided by pull") == 2
+    assert "Medians over 2 rounds at 1 requests/s" in printed
+    written = json.loads(out.read_text())
+    assert written["set_ups"]["push"]["mode"] == "push"
+    assert len(written["runs"]) == 8
+    assert "records" not in written["runs"][0]
+    assert written["medians"][0]["of"]["push"]["ttft_p50_ms"] == pytest.approx(100)
+    assert written["ratios"][1]["of"]["push"]["ttft_p50_ms"] == 1.0
 
 
 def test_no_whole_answer_is_status_1_and_tells_why(start, capsys):

@@ -45,6 +45,21 @@ def test_a_signal_stops_everything_with_status_0(monkeypatch, flags, capsys, num
     assert find_running() is None
 
 
+def test_a_second_signal_ends_the_patience_with_a_child_that_stays(monkeypatch, flags):
+    stubborn = (
+        "import json, os, signal, threading\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))\n"
+        "print(json.dumps({'ready': True, 'url': 'http://engine'}), flush=True)\n"
+        "while True:\n"
+        "    threading.Event().wait(0.05)\n"
+    )
+    stand_in(monkeypatch, engine("prefill-0", stubborn))
+    seen = []
+    on_ready(monkeypatch, lambda pid: (seen.append(pid), os.kill(os.getpid(), signal.SIGINT)))
+    assert up.main(flags) == 0
+    assert not os.path.exists(f"/proc/{seen[0]}")
+
+
 def test_the_curl_example_is_a_valid_command(monkeypatch, flags, capsys):
     stand_in(monkeypatch, engine("prefill-0"))
     on_ready(monkeypatch, lambda pid: os.kill(os.getpid(), signal.SIGINT))
