@@ -169,6 +169,7 @@ def _instance(
             layout=engine.layout,
             compat_hash=peers.card.compat_hash,
             modes=(Mode.PUSH, Mode.PULL, Mode.LOCAL),
+            takes_back=True,
         )
     return Instance(
         instance_id=instance_id,

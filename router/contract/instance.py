@@ -52,6 +52,8 @@ class KVIdentity:
     tp_size: int = 1
     pp_size: int = 1
     dp_rank: int = 0
+    takes_back: bool = False
+    """It serves `POST /kv/cancel`: a finished prefill that nobody will fetch can be taken back at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from router.driver.leftover import Leftover
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
 from router.legs.prefill import PrefillLeg, prefill_body
+from router.legs.take_back import PATH as TAKE_BACK_PATH
+from router.legs.take_back import TakeBack, take_back_body
 
 if TYPE_CHECKING:
     from router.core.placement import Placement
@@ -124,6 +126,15 @@ class Attempt:
         if self._decode_burden is not None:
             self._decode_burden.give(self._tokens)
             self._decode_burden = None
+
+    def take_back(self) -> None:
+        """Decode will not come for prefill's KV cache: a prefill that can be told so is told."""
+        prefill = self.placement.prefill
+        if prefill is None or prefill.kv is None or not prefill.kv.takes_back:
+            return
+        pool = self._router.pool(prefill.url)
+        body = take_back_body(self._transfer_id)
+        TakeBack(pool).send(leg_request(pool, TAKE_BACK_PATH, self._transfer_id, self._left_ms, b"", body))
 
     def close(self) -> None:
         """Nothing of this attempt is on its way any more, but for a prefill that was left."""

@@ -272,6 +272,7 @@ class Exchange:
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
+        self._attempt.take_back()
         self._attempt.close()
         self._router.clerk.put((self.record.request_id, self.record.attempts, self._verdict.error.code))
         self._attempt = None
@@ -295,6 +296,8 @@ class Exchange:
         else:
             record.outcome = _SERVED
         if self._attempt is not None:
+            if not record.first_byte_us:
+                self._attempt.take_back()
             self._attempt.close()
             self._attempt = None  # it knows this exchange: without a cycle both are gone at once
         self._router.close(self, self._reply.tail)
