@@ -61,7 +61,7 @@ class Settings:
     """Requests in flight above which new ones get 503."""
     max_tokens: int = 0
     """Estimated prompt tokens in flight above which new requests get 503; 0: no limit."""
-    max_body_bytes: int = 64 * 1024 * 1024
+    max_body_bytes: int = 16 * 1024 * 1024
     """Largest request body; images travel inside it."""
     max_head_bytes: int = 64 * 1024
     """Largest request head."""
