@@ -77,8 +77,7 @@ def build_router(settings: Settings) -> Router:
         cancels_prefill=settings.prefill_cancel == "anytime",
         owner=f"router-{socket.gethostname()}-{os.getpid()}",
     )
-    burdens = Burdens()
-    return Router(Desk(rules, burdens), burdens, Admission(settings.max_requests, settings.max_tokens), conduct)
+    return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 
 
 def build_parts(settings: Settings) -> Parts:
@@ -109,7 +108,7 @@ def _gauges(parts: Parts) -> list[Metric]:
     router, members = parts.router, parts.router.fleet.members
     in_flight = {role: 0 for role in ("prefill", "decode", "both")}
     for member in members:
-        in_flight[member.instance.role] += router.burdens.of(member.instance.instance_id).requests
+        in_flight[member.instance.role] += member.burden.requests
     degraded = parts.watch.degraded or (parts.ledger is not None and parts.ledger.degraded)
     connections = [((url,), float(pool.num_live)) for url, pool in router.pools().items()]
     return [

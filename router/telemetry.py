@@ -7,6 +7,7 @@ a few microseconds; a collector turns them into Prometheus families when somebod
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
@@ -27,6 +28,8 @@ TPOT_S = (*_STEP_S, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 E2E_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 240.0, 600.0)
 OVERHEAD_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 PHASE_S = TTFT_S
+
+_SERVED = Outcome.SERVED
 
 MAX_MODELS = 64
 """Models beyond so many are counted as `other`: a label must not grow with what clients send."""
@@ -70,6 +73,16 @@ class Series:
         self.overhead = Histogram(OVERHEAD_S)
 
 
+class Tally:
+    """Requests that were alike in every label, and the Series that their times belong to."""
+
+    __slots__ = ("count", "series")
+
+    def __init__(self, series: Series) -> None:
+        self.count = 0
+        self.series = series
+
+
 SeriesKey = tuple[str, str, bool, str]
 Gauges = Callable[[], Iterable[Metric]]
 """Called at each scrape for what is measured elsewhere."""
@@ -83,10 +96,10 @@ class Telemetry(Collector):
         self._log = log
         self._series: dict[SeriesKey, Series] = {}
         self._phases = {name: Histogram(PHASE_S) for name in ("prefill", "first_token", "stream")}
-        self._requests: dict[tuple[SeriesKey, str, str], int] = {}
+        self._tallies: dict[tuple[str, str, bool, str, str, Outcome, str], Tally] = {}
+        """By model, endpoint, stream, mode, reason, outcome, code."""
         self._retries: dict[str, int] = {}
         self._cancels: dict[str, int] = {}
-        self._placements: dict[tuple[str, str], int] = {}
         self._models: set[str] = set()
         self._gauges: list[Gauges] = []
         self._registry = CollectorRegistry()
@@ -104,21 +117,36 @@ class Telemetry(Collector):
 
     def fold(self, record: Record) -> None:
         """The request is counted, and logged."""
-        key = (self._model(record.model), record.endpoint, record.stream, record.mode)
-        series = self._series.get(key)
-        if series is None:
-            series = self._series[key] = Series()
-        counted = (key, record.outcome.value, record.code)
-        self._requests[counted] = self._requests.get(counted, 0) + 1
-        if record.mode:
-            placed = (record.mode, record.reason)
-            self._placements[placed] = self._placements.get(placed, 0) + 1
-        if record.outcome is Outcome.SERVED:
-            self._measure(series, record)
+        key = (
+            record.model,
+            record.endpoint,
+            record.stream,
+            record.mode,
+            record.reason,
+            record.outcome,
+            record.code,
+        )
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tally(record)
+        tally.count += 1
+        if record.outcome is _SERVED:
+            self._measure(tally.series, record)
         elif record.outcome is Outcome.ABANDONED:
             self._count_cancel(record)
         if self._log is not None:
             self._log(record)
+
+    def _tally(self, record: Record) -> Tally:
+        """The Tally of requests like this one. A client chooses its model's name, so not every name gets a label."""
+        model = record.model if record.attempts or record.model in self._models else "other"
+        if model not in self._models and len(self._models) >= MAX_MODELS:
+            model = "other"
+        self._models.add(model)
+        series_key = (model, record.endpoint, record.stream, record.mode)
+        series = self._series.setdefault(series_key, Series())
+        key = (*series_key, record.reason, record.outcome, record.code)
+        return self._tallies.setdefault(key, Tally(series))
 
     def _measure(self, series: Series, record: Record) -> None:
         """Only good answers are measured: a fast error is no fast answer."""
@@ -146,14 +174,6 @@ class Telemetry(Collector):
         phase = "stream" if record.first_byte_us else "first_token" if record.prefilled_us else "prefill"
         self._cancels[phase] = self._cancels.get(phase, 0) + 1
 
-    def _model(self, model: str) -> str:
-        if model in self._models:
-            return model
-        if len(self._models) >= MAX_MODELS:
-            return "other"
-        self._models.add(model)
-        return model
-
     # Collector.
 
     def collect(self) -> Iterator[Metric]:
@@ -164,10 +184,7 @@ class Telemetry(Collector):
             "tandem_retries", "Attempts after the first, by the error that led to them", "reason", self._retries
         )
         yield _counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels)
-        placements = CounterMetricFamily("tandem_placement", "Requests placed", labels=("mode", "reason"))
-        for labels, count in tuple(self._placements.items()):
-            placements.add_metric(labels, count)
-        yield placements
+        yield self._placements_family()
         for gauges in self._gauges:
             yield from gauges()
 
@@ -196,8 +213,21 @@ class Telemetry(Collector):
     def _requests_family(self) -> Metric:
         labels = ("model", "endpoint", "stream", "mode", "outcome", "code")
         family = CounterMetricFamily("tandem_requests", "Requests that are over", labels=labels)
-        for ((model, endpoint, stream, mode), outcome, code), count in tuple(self._requests.items()):
-            family.add_metric((model, endpoint, str(stream).lower(), mode, outcome, code), count)
+        counts: Counter[tuple[str, ...]] = Counter()
+        for (model, endpoint, stream, mode, _, outcome, code), tally in tuple(self._tallies.items()):
+            counts[model, endpoint, str(stream).lower(), mode, outcome, code] += tally.count
+        for values, count in counts.items():
+            family.add_metric(values, count)
+        return family
+
+    def _placements_family(self) -> Metric:
+        family = CounterMetricFamily("tandem_placement", "Requests placed", labels=("mode", "reason"))
+        counts: Counter[tuple[str, str]] = Counter()
+        for (_, _, _, mode, reason, _, _), tally in tuple(self._tallies.items()):
+            counts[mode, reason] += tally.count
+        for values, count in counts.items():
+            if values[0]:
+                family.add_metric(values, count)
         return family
 
 

@@ -149,7 +149,7 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
                     "compat_hash": member.instance.kv.compat_hash if member.instance.kv else None,
                     "modes": list(member.instance.kv.modes) if member.instance.kv else [],
                     "load": {name: getattr(member.load, name) for name in member.load.__slots__},
-                    "on_its_way": router.burdens.of(member.instance.instance_id).requests,
+                    "on_its_way": member.burden.requests,
                 }
                 for member in router.fleet.members
             ],

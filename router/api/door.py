@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from router.driver.ports import ClientPort
 from router.driver.router import Router
 
 LOG = logging.getLogger("tandem.router")
+
+_REFUSED = Outcome.REFUSED
 
 HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 """Paths that are taken before any framework sees them."""
@@ -57,20 +60,26 @@ class Door:
         request_id = self.router.mint()
         client_id = "" if plain else sane_id(headers.get(b"x-request-id", b""))
         client.name(client_id or request_id)
-        record = Record(request_id, client_id, "", endpoint, False)
+        model = ""
         try:
             total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
             intake = read_intake(endpoint, body, trace)
-            record.model, record.stream = intake.model, intake.stream
-            opened = self.router.open(client, intake, record, total_s)
+            model = intake.model
+            opened = self.router.open(client, intake, request_id, client_id, total_s)
         except TandemError as error:
             opened = error
-        except Exception as error:
+        except Exception as error:  # the one boundary of a request: a bug costs this request only
             LOG.exception("request %s failed by a bug", request_id)
             opened = Impossible(f"The router failed ({type(error).__name__}); its log says why.", request_id=request_id)
         if isinstance(opened, Exchange):
             return opened
-        self._refuse(client, record, opened)
+        client.refuse(opened)
+        status, code = opened.http_status, opened.code
+        self.router.clerk.put(
+            Record(
+                time.time(), request_id, client_id, model, endpoint, False, status=status, outcome=_REFUSED, code=code
+            )
+        )
         return None
 
     def _read_headers(self, headers: Mapping[bytes, bytes]) -> tuple[float, bytes]:
@@ -78,11 +87,6 @@ class Door:
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MediaUnsupported("Send the body without Content-Encoding.")
         return _wanted_s(headers, self.router.deadlines.total_s), _trace_lines(headers)
-
-    def _refuse(self, client: ClientPort, record: Record, error: TandemError) -> None:
-        record.status, record.code, record.outcome = error.http_status, error.code, Outcome.REFUSED
-        client.refuse(error)
-        self.router.clerk.put((record, b""))
 
 
 def sane_id(value: bytes) -> str:

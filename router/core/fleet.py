@@ -17,6 +17,7 @@ from typing import Protocol
 
 from router.contract.ids import InstanceId
 from router.contract.instance import Instance, Load, Mode, Role
+from router.core.burden import Burden, Burdens
 
 
 class Sighting(Protocol):
@@ -37,10 +38,12 @@ class Sighting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One live instance and its last heartbeat."""
+    """One live instance, its last heartbeat, and what this replica has on its way to it."""
 
     instance: Instance
     load: Load
+    burden: Burden
+    """The one part that changes; it is the same object in every snapshot, so legs of older ones still count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Fleet:
 EMPTY = Fleet({}, 0.0)
 
 
-def fold(sightings: Iterable[Sighting], now: float) -> Fleet:
+def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
     """The Fleet that these sightings add up to at `now`, monotonic seconds.
 
     Lapsed leases are left out; of several starts of one instance the one with the highest epoch counts.
@@ -105,7 +108,7 @@ def fold(sightings: Iterable[Sighting], now: float) -> Fleet:
         instance = sighting.instance
         known = newest.get(instance.instance_id)
         if sighting.lease_left_s > 0 and (known is None or known.instance.epoch < instance.epoch):
-            newest[instance.instance_id] = Member(instance, sighting.load)
+            newest[instance.instance_id] = Member(instance, sighting.load, burdens.of(instance.instance_id))
     by_model: dict[str, list[Member]] = {}
     for _, member in sorted(newest.items()):
         by_model.setdefault(member.instance.model, []).append(member)

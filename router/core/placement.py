@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
 from router.contract.ids import InstanceId
-from router.contract.instance import Instance, Mode
-from router.core.burden import Burdens
+from router.contract.instance import Mode
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
-from router.core.policies import Policy, Weigh, power_of_two
+from router.core.policies import Policy, power_of_two
 
 _LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
 
@@ -36,9 +35,9 @@ class Placement:
     """The chosen instances. One is made per request, so it is not frozen (see Intake)."""
 
     mode: Mode
-    prefill: Instance | None
+    prefill: Member | None
     """None in local mode."""
-    decode: Instance
+    decode: Member
     reason: str
     """Why this mode: the configured one, or what made the request local."""
 
@@ -51,13 +50,12 @@ class Refusal:
 
 
 class Desk:
-    """Places requests by fixed Rules over the Burdens of this replica; `turn` feeds the policies."""
+    """Places requests by fixed Rules; `turn` feeds the policies."""
 
-    __slots__ = ("_burdens", "rules")
+    __slots__ = ("rules",)
 
-    def __init__(self, rules: Rules, burdens: Burdens) -> None:
+    def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._burdens = burdens
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """A Placement on instances outside `excluded`, or the Refusal that names what is missing."""
@@ -73,15 +71,16 @@ class Desk:
         prefills = _outside(excluded, pairing.prefills)
         if not prefills:
             return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
-        prefill = self._pick(self.rules.prefill_policy, prefills, self._prompt_tokens, turn)
-        decodes = _outside(excluded, pairing.decodes_of[prefill.instance_id])
+        prefill = prefills[0]
+        if len(prefills) > 1:
+            prefill = self.rules.prefill_policy(prefills, weigh_prefill, turn)
+        decodes = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
         if not decodes:
             return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
-        decode = self._pick(self.rules.decode_policy, decodes, self._sequences, turn)
+        decode = decodes[0]
+        if len(decodes) > 1:
+            decode = self.rules.decode_policy(decodes, weigh_decode, turn)
         return Placement(mode, prefill, decode, reason)
-
-    def _pick(self, policy: Policy, members: Sequence[Member], weigh: Weigh, turn: int) -> Instance:
-        return (members[0] if len(members) == 1 else policy(members, weigh, turn)).instance
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
         """The mode and its reason: the configured one unless something makes the request local."""
@@ -99,18 +98,21 @@ class Desk:
     def _alone(self, pool: Pool, reason: str, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         solos = _outside(excluded, pool.solos)
         if not solos:
-            return Refusal(
-                NoDecode(f"No decode instance can take a request for {pool.model!r}; start one or try again.")
-            )
-        return Placement(_LOCAL, None, self._pick(self.rules.decode_policy, solos, self._sequences, turn), reason)
+            return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))
+        return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_decode, turn), reason)
 
-    # Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
-    def _prompt_tokens(self, member: Member) -> int:
-        return max(self._burdens.of(member.instance.instance_id).tokens, member.load.queued_prompt_tokens)
 
-    def _sequences(self, member: Member) -> int:
-        load = member.load
-        return max(self._burdens.of(member.instance.instance_id).requests, load.running_seqs + load.waiting_seqs)
+# Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
+
+
+def weigh_prefill(member: Member) -> int:
+    """Prompt tokens that wait at the instance."""
+    return max(member.burden.tokens, member.load.queued_prompt_tokens)
+
+
+def weigh_decode(member: Member) -> int:
+    """Sequences that run or wait at the instance."""
+    return max(member.burden.requests, member.load.running_seqs + member.load.waiting_seqs)
 
 
 def _outside(excluded: frozenset[InstanceId], members: Sequence[Member]) -> Sequence[Member]:

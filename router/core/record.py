@@ -8,12 +8,14 @@ from router.contract.ledger import Outcome
 
 
 class Record(msgspec.Struct, gc=False):
-    """Filled while the request runs, and logged as it is.
+    """One finished request, logged as it is.
 
-    Times are microseconds since the request had been read as a whole, 0 for what has not happened. A msgspec Struct,
-    because one is made per request, for a fifth of what a dataclass of this size costs.
+    Times in `_us` are microseconds since the request had been read as a whole, 0 for what has not happened. A msgspec
+    Struct, because one is made per request, for a fifth of what a dataclass of this size costs.
     """
 
+    at: float
+    """Unix seconds at which this was written, some milliseconds after the end."""
     request_id: str
     client_id: str
     """The client's own X-Request-Id, or empty."""
@@ -27,7 +29,7 @@ class Record(msgspec.Struct, gc=False):
     decode: str = ""
     attempts: int = 0
     placed_us: int = 0
-    """Both legs of the first attempt had left."""
+    """All that could be sent of the first attempt had been sent."""
     sent_us: int = 0
     """The first leg left."""
     prefilled_us: int = 0
@@ -43,5 +45,3 @@ class Record(msgspec.Struct, gc=False):
     outcome: Outcome = Outcome.FAILED
     code: str = ""
     """Error code, or empty when served."""
-    at: float = 0.0
-    """Unix seconds at which the line was written, some milliseconds after the end."""

@@ -14,8 +14,6 @@ from router.driver.leftover import Leftover
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
 from router.legs.prefill import PrefillLeg, prefill_body
-from router.legs.take_back import PATH as TAKE_BACK_PATH
-from router.legs.take_back import TakeBack, take_back_body
 
 if TYPE_CHECKING:
     from router.core.placement import Placement
@@ -29,62 +27,43 @@ _PUSH, _PULL, _PREFILL = Mode.PUSH, Mode.PULL, Blame.PREFILL
 class Attempt:
     """The legs of one (request, attempt). Each instance is weighed down from here until its leg has ended."""
 
-    __slots__ = (
-        "_began_at",
-        "_decode",
-        "_decode_burden",
-        "_exchange",
-        "_left_ms",
-        "_prefill",
-        "_prefill_burden",
-        "_router",
-        "_tokens",
-        "_transfer_id",
-        "placement",
-    )
+    _prefill: PrefillLeg | None = None
+    _decode: DecodeLeg | None = None
+    _prefill_burden: Burden | None = None
 
-    def __init__(
-        self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str, left_s: float
-    ) -> None:
-        """`left_s` seconds of the request's total deadline are left."""
+    def __init__(self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str) -> None:
+        self.placement = placement
         self._router = router
         self._exchange = exchange
-        self._tokens = exchange.intake.prompt_tokens
-        self._began_at = monotonic()
-        self._left_ms = max(1, int(left_s * 1000))
-        self.placement = placement
         self._transfer_id = transfer_id.encode("ascii")
-        self._prefill: PrefillLeg | None = None
-        self._decode: DecodeLeg | None = None
-        self._decode_burden: Burden | None = router.burdens.of(placement.decode.instance_id)
-        self._decode_burden.take(self._tokens)
-        self._prefill_burden: Burden | None = None
+        self._tokens = tokens = exchange.intake.prompt_tokens
+        self._decode_burden: Burden | None = placement.decode.burden
+        self._decode_burden.take(tokens)
         if placement.prefill is not None:
-            self._prefill_burden = router.burdens.of(placement.prefill.instance_id)
-            self._prefill_burden.take(self._tokens)
+            self._prefill_burden = placement.prefill.burden
+            self._prefill_burden.take(tokens)
 
-    def send_prefill(self) -> None:
-        """The prefill leg is on its way."""
+    def send_prefill(self, left_s: float) -> None:
+        """The prefill leg is on its way; `left_s` seconds of the request's deadline are left."""
         prefill, intake = self.placement.prefill, self._exchange.intake
         assert prefill is not None  # the machine sends no prefill leg in local mode
-        pool = self._router.pool(prefill.url)
-        body = prefill_body(intake.body, prefill_params_json(self._transfer_id))
-        leg = self._prefill = PrefillLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], self._transfer_id, self._left_ms, intake.trace, body))
+        pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
+        body = prefill_body(intake.body, prefill_params_json(transfer_id))
+        self._prefill = leg = PrefillLeg(self._exchange, pool)
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, intake.trace, body))
 
-    def send_decode(self, handed_over: bytes) -> None:
+    def send_decode(self, left_s: float, handed_over: bytes) -> None:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
-        placement, intake = self.placement, self._exchange.intake
+        placement, intake, transfer_id = self.placement, self._exchange.intake, self._transfer_id
         body = intake.body
         if placement.mode is _PUSH:
-            assert placement.prefill is not None and placement.prefill.kv is not None
-            body = decode_body(body, push_params_json(self._transfer_id, placement.prefill.kv))
+            assert placement.prefill is not None and placement.prefill.instance.kv is not None
+            body = decode_body(body, push_params_json(transfer_id, placement.prefill.instance.kv))
         elif placement.mode is _PULL:
             body = decode_body(body, handed_over)
-            self._left_ms = max(1, self._left_ms - int((monotonic() - self._began_at) * 1000))
-        pool = self._router.pool(placement.decode.url)
-        leg = self._decode = DecodeLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], self._transfer_id, self._left_ms, intake.trace, body))
+        pool = self._router.pool(placement.decode.instance.url)
+        self._decode = leg = DecodeLeg(self._exchange, pool)
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, intake.trace, body))
 
     def pause_decode(self) -> None:
         """Decode is held back."""
@@ -127,15 +106,6 @@ class Attempt:
             self._decode_burden.give(self._tokens)
             self._decode_burden = None
 
-    def take_back(self) -> None:
-        """Decode will not come for prefill's KV cache: a prefill that can be told so is told."""
-        prefill = self.placement.prefill
-        if prefill is None or prefill.kv is None or not prefill.kv.takes_back:
-            return
-        pool = self._router.pool(prefill.url)
-        body = take_back_body(self._transfer_id)
-        TakeBack(pool).send(leg_request(pool, TAKE_BACK_PATH, self._transfer_id, self._left_ms, b"", body))
-
     def close(self) -> None:
         """Nothing of this attempt is on its way any more, but for a prefill that was left."""
         self._release_decode()
@@ -143,5 +113,5 @@ class Attempt:
 
     def instance_of(self, side: Blame) -> InstanceId:
         """Who plays this role; decode in local mode, where it plays both."""
-        prefill = self.placement.prefill
-        return prefill.instance_id if side is _PREFILL and prefill is not None else self.placement.decode.instance_id
+        prefill, decode = self.placement.prefill, self.placement.decode
+        return (prefill if side is _PREFILL and prefill is not None else decode).instance.instance_id

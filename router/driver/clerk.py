@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from router.contract.ids import Attempt, RequestId, transfer_id_of
 from router.contract.ledger import Closed, Opened, Outcome
@@ -17,15 +18,16 @@ from router.core.record import Record
 from router.core.tail import completion_tokens, tells_error
 from router.driver.ports import Books, LedgerPort
 
+if TYPE_CHECKING:
+    from router.driver.exchange import Exchange
+
 DELAY_S = 0.02
 PILE = 64
 
-_Opening = tuple[str, int, Placement, float]
+_Opening = tuple[RequestId, int, Placement, float]
 """Request id, attempt, placement, seconds until its deadline."""
-_Ending = tuple[str, int, str]
+_Ending = tuple[RequestId, int, str]
 """Request id, attempt, error code: an attempt that another one follows."""
-_Finish = tuple[Record, bytes]
-"""The record of a request that is over, and the tail of its answer."""
 
 
 class Clerk:
@@ -38,11 +40,11 @@ class Clerk:
         self._ledger = ledger
         self._books = books
         self._owner = owner
-        self._pile: list[_Opening | _Ending | _Finish] = []
+        self._pile: list[_Opening | _Ending | Record | Exchange] = []
         self._armed = False
 
-    def put(self, note: _Opening | _Ending | _Finish) -> None:
-        """The note will be worked off within DELAY_S; the record in it must not change any more."""
+    def put(self, note: _Opening | _Ending | Record | Exchange) -> None:
+        """The note (an exchange is one when it has its Outcome) will be worked off within DELAY_S."""
         self._pile.append(note)
         if len(self._pile) >= PILE:
             self.work_off()
@@ -58,18 +60,22 @@ class Clerk:
         """Everything that has been put is in the ledger's queue and in the books."""
         pile, self._pile = self._pile, []
         for note in pile:
-            if len(note) == 4:
-                if self._ledger is not None:
-                    self._open(self._ledger, *note)
+            if isinstance(note, Record):
+                self._books.fold(note)
+            elif not isinstance(note, tuple):
+                self._finish(note)
             elif len(note) == 3:
                 self._end(*note)
-            else:
-                self._finish(*note)
+            elif self._ledger is not None:
+                self._open(self._ledger, *note)
 
-    def _open(self, ledger: LedgerPort, request_id: str, attempt: int, placement: Placement, left_s: float) -> None:
-        prefill, decode = placement.prefill, placement.decode
+    def _open(
+        self, ledger: LedgerPort, request_id: RequestId, attempt: int, placement: Placement, left_s: float
+    ) -> None:
+        prefill = placement.prefill.instance if placement.prefill is not None else None
+        decode = placement.decode.instance
         ticket = Ticket(
-            RequestId(request_id),
+            request_id,
             Attempt(attempt),
             placement.mode,
             None if prefill is None else prefill.instance_id,
@@ -81,19 +87,52 @@ class Clerk:
         )
         ledger.post(Opened(ticket))
 
-    def _end(self, request_id: str, attempt: int, code: str) -> None:
+    def _end(self, request_id: RequestId, attempt: int, code: str) -> None:
         self._books.count_retry(code)
         self._close(request_id, attempt, Outcome.FAILED, code)
 
-    def _finish(self, record: Record, tail: bytes) -> None:
-        record.completion_tokens = completion_tokens(tail)
-        if record.outcome is Outcome.SERVED and tells_error(tail):
-            record.outcome, record.code = Outcome.FAILED, "engine_error"
-        if record.attempts:
-            self._close(record.request_id, record.attempts, record.outcome, record.code)
-        record.at = time.time()
+    def _finish(self, exchange: Exchange) -> None:
+        record = _record(exchange)
+        if exchange.attempts:
+            self._close(exchange.request_id, exchange.attempts, record.outcome, record.code)
         self._books.fold(record)
 
-    def _close(self, request_id: str, attempt: int, outcome: Outcome, code: str) -> None:
+    def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, code: str) -> None:
         if self._ledger is not None:
-            self._ledger.post(Closed(transfer_id_of(RequestId(request_id), Attempt(attempt)), outcome, code))
+            self._ledger.post(Closed(transfer_id_of(request_id, Attempt(attempt)), outcome, code))
+
+
+def _record(exchange: Exchange) -> Record:
+    start, intake, placement = exchange.arrived_at, exchange.intake, exchange.placement
+    outcome, code, tail = exchange.outcome, exchange.code, exchange.reply.tail
+    if outcome is Outcome.SERVED and tells_error(tail):
+        outcome, code = Outcome.FAILED, "engine_error"
+    prefill = placement.prefill if placement is not None else None
+    return Record(
+        time.time(),
+        exchange.request_id,
+        exchange.client_id,
+        intake.model,
+        intake.endpoint,
+        intake.stream,
+        placement.mode if placement is not None else "",
+        placement.reason if placement is not None else "",
+        prefill.instance.instance_id if prefill is not None else "",
+        placement.decode.instance.instance_id if placement is not None else "",
+        exchange.attempts,
+        _us(exchange.placed_at, start),
+        _us(exchange.sent_at, start),
+        _us(exchange.prefilled_at, start),
+        _us(exchange.first_byte_at, start),
+        _us(exchange.last_byte_at, start),
+        _us(exchange.ended_at, start),
+        exchange.reply.num_events,
+        completion_tokens(tail),
+        exchange.status,
+        outcome,
+        code,
+    )
+
+
+def _us(at: float, start: float) -> int:
+    return int((at - start) * 1e6) if at else 0

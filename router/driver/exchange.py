@@ -12,12 +12,11 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame, Impossible, LegError, OutOfTime, TandemError
-from router.contract.ids import InstanceId
+from router.contract.ids import InstanceId, RequestId
 from router.contract.ledger import Outcome
 from router.core.intake import Intake
 from router.core.lifecycle import START, Client, Edge, Effect, Node
-from router.core.placement import Refusal
-from router.core.record import Record
+from router.core.placement import Placement, Refusal
 from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
 from router.driver.ports import ClientPort
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from router.driver.router import Router
 
 GONE_STATUS = 499
-"""What the record says for a client that left before it had an answer; never sent."""
+"""What is noted for a client that left before it had an answer; never sent."""
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _PLACED, _REFUSED, _PREFILL_DONE = Edge.PLACED, Edge.REFUSED, Edge.PREFILL_DONE
@@ -40,45 +39,48 @@ _WAITING, _GONE, _CLIENT_FAILED = Client.WAITING, Client.GONE, Client.FAILED
 _SERVED = Outcome.SERVED
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
-_NOBODY: frozenset[InstanceId] = frozenset()
 
 
 class Exchange:
-    """Answers one client. Everything happens on the event loop that its Router belongs to."""
+    """Answers one client. Everything happens on the event loop that its Router belongs to.
 
-    __slots__ = (
-        "_attempt",
-        "_client",
-        "_excluded",
-        "_handed_over",
-        "_node",
-        "_paused_at",
-        "_prefilled_at",
-        "_reply",
-        "_router",
-        "_sent_at",
-        "_total_at",
-        "_verdict",
-        "arrived_at",
-        "due_at",
-        "intake",
-        "last_byte_at",
-        "record",
-    )
+    The public attributes are the facts that outlive it. Moments are monotonic seconds, 0.0 for what has not happened.
+    They are defaults of the class, because what a request does not change should not cost it anything.
+    """
 
-    def __init__(self, router: Router, client: ClientPort, intake: Intake, record: Record, total_s: float) -> None:
+    placement: Placement | None = None
+    """Of the last attempt, as are sent_at and prefilled_at."""
+    attempts = 0
+    placed_at = 0.0
+    """All that could be sent of the first attempt had been sent."""
+    sent_at = 0.0
+    prefilled_at = 0.0
+    first_byte_at = 0.0
+    """The first body byte of a good answer arrived from decode."""
+    last_byte_at = 0.0
+    ended_at = 0.0
+    status = 0
+    """HTTP status that the client saw."""
+    outcome = Outcome.FAILED
+    code = ""
+    client_id = ""
+    """The client's own X-Request-Id."""
+
+    _attempt: Attempt | None = None
+    _excluded: frozenset[InstanceId] = frozenset()
+    _verdict: Verdict | None = None
+    _handed_over = b""
+    _paused_at = 0.0
+
+    def __init__(
+        self, router: Router, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float
+    ) -> None:
         self._router = router
         self._client = client
         self.intake = intake
-        self.record = record
-        self._reply = Reply(client)
+        self.request_id = request_id
+        self.reply = Reply(client)
         self._node: Node = START[router.mode]
-        self._attempt: Attempt | None = None
-        self._excluded = _NOBODY
-        self._verdict: Verdict | None = None
-        self._handed_over = b""
-        self._paused_at = 0.0
-        self._sent_at = self._prefilled_at = self.last_byte_at = 0.0
         self.arrived_at = monotonic()
         self.due_at = self._total_at = self.arrived_at + total_s
 
@@ -87,31 +89,31 @@ class Exchange:
     def open(self) -> None:
         """Place the request and send its legs, or refuse it."""
         self._place()
-        self.record.placed_us = self._since(monotonic())
+        self.placed_at = monotonic()
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Prefill has finished and its KV cache is pinned for decode, or it has refused."""
         attempt = self._attempt
         if attempt is None or attempt.placement.prefill is None:
-            raise Impossible("Prefill has answered a request without one.", request_id=self.record.request_id)
-        now = self._prefilled_at = monotonic()
-        self.record.prefilled_us = self._since(now)
+            raise Impossible("Prefill has answered a request without one.", request_id=self.request_id)
+        now = self.prefilled_at = monotonic()
         attempt.release_prefill()
         if not 200 <= status < 300:
             self._fail(_PREFILL, judge(_PREFILL, status, headers, body))
             return
-        handed_over = read_hand_over(body, attempt.placement.prefill, attempt.placement.mode)
-        if isinstance(handed_over, TandemError):
-            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
+        handed_over = read_hand_over(body, attempt.placement.prefill.instance, attempt.placement.mode)
+        if handed_over.__class__ is bytes:
+            self._handed_over = handed_over
+            self._be_due(now + self._router.deadlines.first_token_s)
+            self._step(_PREFILL_DONE)
             return
-        self._handed_over = handed_over
-        self._be_due(now + self._router.deadlines.first_token_s)
-        self._step(_PREFILL_DONE)
+        assert isinstance(handed_over, TandemError)
+        self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""
         self.last_byte_at = monotonic()
-        moved = self._reply.feed(leg, body, ended)
+        moved = self.reply.feed(leg, body, ended)
         if moved.__class__ is tuple:
             for edge in moved:
                 self._step(edge)
@@ -149,7 +151,7 @@ class Exchange:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
             return
         deadlines = self._router.deadlines
-        moments = Moments(self._sent_at, self._prefilled_at, self.last_byte_at, self.intake.stream)
+        moments = Moments(self.sent_at, self.prefilled_at, self.last_byte_at, self.intake.stream)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
@@ -179,17 +181,17 @@ class Exchange:
             _RUN[effect](self)
 
     def _break_impossible(self, edge: Edge) -> None:
-        stand, request_id = self._node.stand, self.record.request_id
+        stand = self._node.stand
         if stand.closed:
-            raise Impossible(f"{edge.name} came after the end ({stand}).", request_id=request_id)
-        self.expire(Impossible(f"There is no row for {edge.name} in ({stand}).", request_id=request_id))
+            raise Impossible(f"{edge.name} came after the end ({stand}).", request_id=self.request_id)
+        self.expire(Impossible(f"There is no row for {edge.name} in ({stand}).", request_id=self.request_id))
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
-        router, attempt = self._router, self._attempt
+        attempt = self._attempt
         if self._node.stand.client is _WAITING:
             self._verdict = verdict
-            left = self.record.attempts < router.conduct.attempts and monotonic() < self._total_at
+            left = self.attempts < self._router.conduct.attempts and monotonic() < self._total_at
             if verdict.retryable and left and attempt is not None:
                 self._excluded |= {attempt.instance_of(verdict.blamed)}
                 self._step(_LOST[side])
@@ -199,64 +201,58 @@ class Exchange:
         self._step(_FAILED[side])
 
     def _place(self) -> None:
-        router, record = self._router, self.record
+        router = self._router
         chosen = router.place(self.intake, self._excluded)
         if isinstance(chosen, Refusal):
             if self._verdict is None:
                 self._verdict = Verdict(chosen.error, None, False, _ROUTER)
             self._step(_REFUSED)
             return
-        record.attempts += 1
-        record.mode = chosen.mode
-        record.reason = chosen.reason
-        record.decode = chosen.decode.instance_id
-        record.prefill = "" if chosen.prefill is None else chosen.prefill.instance_id
-        now = self._sent_at = monotonic()
-        record.sent_us = self._since(now)
-        self._prefilled_at = record.prefilled_us = 0
+        self.placement = chosen
+        self.attempts += 1
+        now = self.sent_at = monotonic()
         self._be_due(now + router.shortest_s)
-        router.clerk.put((record.request_id, record.attempts, chosen, self._total_at - now))
-        self._attempt = Attempt(router, self, chosen, f"{record.request_id}.{record.attempts}", self._total_at - now)
+        router.clerk.put((self.request_id, self.attempts, chosen, self._total_at - now))
+        self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}")
         self._node = START[chosen.mode]
         self._step(_PLACED)
 
     def _be_due(self, at: float) -> None:
-        self.due_at = min(self.due_at, at)
-
-    def _since(self, at: float) -> int:
-        return int((at - self.arrived_at) * 1e6)
+        if at < self.due_at:  # noqa: PLR1730 - min() is a call, and this runs several times per request
+            self.due_at = at
 
     # Effects.
 
     def _send_prefill(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_prefill()
+        self._attempt.send_prefill(self._total_at - self.sent_at)
 
     def _send_decode(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_decode(self._handed_over)
+        since = self.prefilled_at or self.sent_at
+        self._attempt.send_decode(self._total_at - since, self._handed_over)
 
     def _commit(self) -> None:
-        self.record.first_byte_us = self._since(self.last_byte_at)
+        self.first_byte_at = self.last_byte_at
         self._be_due(self.last_byte_at + self._router.deadlines.next_token_s)
-        self.record.status = self._reply.commit()
+        self.status = self.reply.commit()
 
     def _serve(self) -> None:
-        self._reply.serve()
+        self.reply.serve()
 
     def _answer(self) -> None:
         verdict = self._verdict
         assert verdict is not None  # every way into a failure sets it
         if verdict.answer is not None:
-            self.record.status = verdict.answer.status
+            self.status = verdict.answer.status
             self._client.answer(verdict.answer)
         else:
-            self.record.status = verdict.error.http_status
+            self.status = verdict.error.http_status
             self._client.refuse(verdict.error)
 
     def _break(self) -> None:
         assert self._verdict is not None
-        self._client.break_off(self._verdict.error, stream=self._reply.sse)
+        self._client.break_off(self._verdict.error, stream=self.reply.sse)
 
     def _cancel_prefill(self) -> None:
         assert self._attempt is not None
@@ -272,35 +268,30 @@ class Exchange:
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
-        self._attempt.take_back()
         self._attempt.close()
-        self._router.clerk.put((self.record.request_id, self.record.attempts, self._verdict.error.code))
         self._attempt = None
-        self._reply = Reply(self._client)
+        self._router.clerk.put((self.request_id, self.attempts, self._verdict.error.code))
+        self.reply = Reply(self._client)
+        self.prefilled_at = 0.0
         self._handed_over = b""
         self._place()
 
     def _close(self) -> None:
-        record, client = self.record, self._node.stand.client
-        record.ended_us = self._since(monotonic())
-        record.last_byte_us = self._since(self.last_byte_at) if record.first_byte_us else 0
-        record.num_events = self._reply.num_events
+        client = self._node.stand.client
+        self.ended_at = monotonic()
         if client is _GONE:
-            record.outcome, record.code = Outcome.ABANDONED, "client_gone"
-            record.status = record.status or GONE_STATUS
+            self.outcome, self.code = Outcome.ABANDONED, "client_gone"
+            self.status = self.status or GONE_STATUS
         elif client is _CLIENT_FAILED:
             assert self._verdict is not None
-            refused = 400 <= record.status < 500
-            record.outcome = Outcome.REFUSED if refused else Outcome.FAILED
-            record.code = self._verdict.error.code
+            self.outcome = Outcome.REFUSED if 400 <= self.status < 500 else Outcome.FAILED
+            self.code = self._verdict.error.code
         else:
-            record.outcome = _SERVED
+            self.outcome = _SERVED
         if self._attempt is not None:
-            if not record.first_byte_us:
-                self._attempt.take_back()
             self._attempt.close()
             self._attempt = None  # it knows this exchange: without a cycle both are gone at once
-        self._router.close(self, self._reply.tail)
+        self._router.close(self)
 
 
 _RUN: tuple[Callable[[Exchange], None], ...] = tuple(getattr(Exchange, f"_{effect.name.lower()}") for effect in Effect)

@@ -25,19 +25,19 @@ _WHOLE: Edges = (Edge.DECODE_STREAMING, Edge.DECODE_DONE)
 class Reply:
     """Holds decode's bytes back until they may go, then lets them through."""
 
-    __slots__ = ("_client", "_held", "_held_bytes", "_last", "_leg", "_tail", "sse", "tail")
+    # Defaults of the class cost nothing per request.
+    sse = False
+    """The answer is a stream of events."""
+    tail = b""
+    """The last bytes of an answer that has ended."""
+    _leg: Leg | None = None
+    _tail: Tail | None = None
+    _held_bytes = 0
+    _last = b""
 
     def __init__(self, client: ClientPort) -> None:
         self._client = client
-        self._leg: Leg | None = None
         self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._last = b""
-        self._tail: Tail | None = None
-        self.sse = False
-        """The answer is a stream of events."""
-        self.tail = b""
-        """The last bytes of an answer that has ended."""
 
     @property
     def num_events(self) -> int:
@@ -68,20 +68,20 @@ class Reply:
         if self._leg is None:
             self._leg = leg
             self.sse = header_of(leg.headers, b"content-type").startswith(b"text/event-stream")
+        good = 200 <= leg.status < 300
+        if ended:
+            whole = b"".join((*self._held, body)) if self._held else body
+            return self._end_whole(whole) if good else judge(Blame.DECODE, leg.status, leg.headers, whole)
         if body:
             self._held.append(body)
             self._held_bytes += len(body)
-        good = 200 <= leg.status < 300
-        if ended:
-            whole = body if len(self._held) == 1 else b"".join(self._held)
-            return self._end_whole(leg, whole) if good else judge(Blame.DECODE, leg.status, leg.headers, whole)
         if good and self._held_bytes and (self.sse or self._held_bytes > MAX_HELD_BYTES):
             return _BEGUN
         if self._held_bytes > MAX_HELD_BYTES:
             return _broken(f"answered {leg.status} with more than {MAX_HELD_BYTES} bytes")
         return _NOTHING
 
-    def _end_whole(self, leg: Leg, whole: bytes) -> Edges | Verdict:
+    def _end_whole(self, whole: bytes) -> Edges | Verdict:
         if not whole:
             return _broken("answered nothing")
         if self.sse:
@@ -90,7 +90,6 @@ class Reply:
             if not ended_well(whole):
                 self._tail = None
                 return _broken("ended its stream in the middle")
-        self._held.clear()
         self._last = self.tail = whole
         return _WHOLE
 

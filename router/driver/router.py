@@ -12,7 +12,6 @@ from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
 from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal
-from router.core.record import Record
 from router.core.timing import Deadlines
 from router.driver.clerk import Clerk
 from router.driver.exchange import Exchange
@@ -63,12 +62,16 @@ class Router:
         """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
         self.clerk = Clerk(ledger, books, self.conduct.owner)
 
-    def open(self, client: ClientPort, intake: Intake, record: Record, total_s: float) -> Exchange | TandemError:
-        """A running Exchange, which answers `client`; or the error that it is to be answered with."""
+    def open(
+        self, client: ClientPort, intake: Intake, request_id: RequestId, client_id: str, total_s: float
+    ) -> Exchange | TandemError:
+        """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""
         refused = self.admission.admit(intake.prompt_tokens)
         if refused is not None:
             return refused
-        exchange = Exchange(self, client, intake, record, min(total_s, self.deadlines.total_s))
+        exchange = Exchange(self, client, intake, request_id, min(total_s, self.deadlines.total_s))
+        if client_id:
+            exchange.client_id = client_id
         self.live.add(exchange)
         exchange.open()
         return exchange
@@ -78,11 +81,11 @@ class Router:
         self._turn += 1
         return self.desk.choose(self.fleet, intake, self._turn, excluded)
 
-    def close(self, exchange: Exchange, tail: bytes) -> None:
-        """The exchange has its Outcome, and its answer ended with `tail`; it is counted and forgotten."""
+    def close(self, exchange: Exchange) -> None:
+        """The exchange has its Outcome; it is counted and forgotten."""
         self.live.discard(exchange)
         self.admission.release(exchange.intake.prompt_tokens)
-        self.clerk.put((exchange.record, tail))
+        self.clerk.put(exchange)
 
     def mint(self) -> RequestId:
         """A request id that nobody else has."""

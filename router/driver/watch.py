@@ -53,7 +53,8 @@ class FleetWatch:
         await asyncio.gather(*(self._ask(number) for number in range(len(self._sources))))
         if not self.degraded:
             self.looked_at = monotonic()
-        self._router.take_fleet(fold((sighting for seen in self._seen for sighting in seen), monotonic()))
+        seen = (sighting for sightings in self._seen for sighting in sightings)
+        self._router.take_fleet(fold(seen, self._router.burdens, monotonic()))
 
     async def _ask(self, number: int) -> None:
         try:

@@ -18,8 +18,6 @@ def decode_body(body: bytes, params: bytes) -> bytes:
 class DecodeLeg(Leg):
     """Reports every piece of the answer as it comes."""
 
-    __slots__ = ()
-
     side = Blame.DECODE
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:

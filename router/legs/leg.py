@@ -28,21 +28,21 @@ class LegOwner(Protocol):
 class Leg:
     """What both legs share: a request on its way, sent once more if a kept-alive connection closes in its face."""
 
-    __slots__ = ("_again", "_pool", "_request", "cancelled", "connection", "headers", "owner", "status")
-
     side: Blame
     """Of the class: which role is called."""
 
+    # Most legs never change these: as defaults of the class they cost nothing to begin with.
+    cancelled = False
+    connection: Connection | None = None
+    status = 0
+    """HTTP status of the answer; 0 before its head has arrived."""
+    headers: Headers = []  # noqa: RUF012 - replaced as a whole, never changed
+    _again = False
+
     def __init__(self, owner: LegOwner, pool: LegPool) -> None:
         self.owner = owner
-        self.cancelled = False
-        self.connection: Connection | None = None
-        self.status = 0
-        """HTTP status of the answer; 0 before its head has arrived."""
-        self.headers: Headers = []
         self._pool = pool
         self._request = b""
-        self._again = False
 
     def send(self, request: bytes) -> None:
         """The request (head and body) is on its way, over a kept-alive connection where there is one."""

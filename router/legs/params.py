@@ -47,16 +47,16 @@ def push_params_json(transfer_id: bytes, prefill: KVIdentity) -> bytes:
     return known[1].fill(transfer_id)
 
 
-def leg_request(pool: LegPool, path: bytes, transfer_id: bytes, left_ms: int, trace: bytes, body: bytes) -> bytes:
+def leg_request(pool: LegPool, path: bytes, transfer_id: bytes, left_s: float, trace: bytes, body: bytes) -> bytes:
     """The whole HTTP request of a leg.
 
     Args:
         path: the endpoint, the same on both legs.
         transfer_id: in ASCII, as the X-Request-Id of both legs.
-        left_ms: milliseconds that are left of the request's deadline.
+        left_s: seconds that are left of the request's deadline.
         trace: header lines that go through as the client sent them, each ending in CRLF.
     """
     return (
         b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
         b"x-request-id: %b\r\nx-request-deadline-ms: %d\r\n%bcontent-length: %d\r\n\r\n%b"
-    ) % (path, pool.authority, transfer_id, left_ms, trace, len(body), body)
+    ) % (path, pool.authority, transfer_id, max(1, left_s * 1000), trace, len(body), body)

@@ -12,8 +12,7 @@ from msgspec import Raw
 from router.contract.errors import Blame, LegBroken, PeerGone, TandemError, TransferFailed
 from router.contract.instance import Instance, Mode
 from router.legs.connection import Connection
-from router.legs.leg import Leg, LegOwner
-from router.legs.pool import LegPool
+from router.legs.leg import Leg
 
 _PUSH, _PULL = Mode.PUSH, Mode.PULL  # a member of an Enum is looked up by a Python call, a module's name is not
 
@@ -103,14 +102,9 @@ def _nothing() -> TransferFailed:
 class PrefillLeg(Leg):
     """Collects the whole answer, then reports it once."""
 
-    __slots__ = ("_pieces", "_size")
-
     side = Blame.PREFILL
-
-    def __init__(self, owner: LegOwner, pool: LegPool) -> None:
-        super().__init__(owner, pool)
-        self._pieces: list[bytes] | None = None
-        self._size = 0
+    _pieces: list[bytes] | None = None
+    _size = 0
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Report the answer once it is whole."""
