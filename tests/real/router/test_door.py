@@ -100,7 +100,9 @@ async def test_expect_continue_is_answered_at_once(data_path):
     async with rig(data_path=data_path) as r:
         wire = await Wire.to(r.port)
         raw = json.dumps(BODY | {"pad": "x" * 2_000_000}).encode()
-        wire.send(f"POST {PATH} HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {len(raw)}\r\n\r\n".encode())
+        wire.send(
+            f"POST {PATH} HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        )
         assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(raw)
         assert (await wire.answer()).status == 200
@@ -136,6 +138,7 @@ async def test_a_pipelining_client_that_leaves_stops_the_running_request(data_pa
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_413_and_one_at_it_is_not(data_path, chunked):
     async with rig(data_path=data_path, max_body_bytes=100_000) as r:
+
         def request(size: int) -> bytes:
             shell = len(json.dumps(BODY | {"pad": ""}).encode())
             raw = json.dumps(BODY | {"pad": "x" * (size - shell)}).encode()
@@ -276,14 +279,17 @@ async def test_a_sane_request_id_is_echoed_and_no_other(data_path, given, echoed
         assert echoed or answer.headers["x-request-id"].startswith("req-")
 
 
-@pytest.mark.parametrize(("method", "path", "status", "allow"), [
-    ("GET", PATH, 405, "POST"),
-    ("PUT", "/v1/chat/completions", 405, "POST"),
-    ("DELETE", "/v1/models", 405, "GET"),
-    ("GET", "/nothing", 404, None),
-    ("POST", "/flush_cache", 404, None),
-    ("POST", PATH + "/", 404, None),
-])
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", PATH, 405, "POST"),
+        ("PUT", "/v1/chat/completions", 405, "POST"),
+        ("DELETE", "/v1/models", 405, "GET"),
+        ("GET", "/nothing", 404, None),
+        ("POST", "/flush_cache", 404, None),
+        ("POST", PATH + "/", 404, None),
+    ],
+)
 async def test_other_methods_and_paths_are_refused_in_the_envelope(data_path, method, path, status, allow):
     async with rig(data_path=data_path) as r:
         answer = await r.client.request(method, path, json=BODY)

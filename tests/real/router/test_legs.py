@@ -76,7 +76,9 @@ async def test_forty_requests_under_one_client_id_have_forty_internal_ids(data_p
     async with rig(data_path=data_path) as r:
         headers = {"X-Request-Id": "bench-0"}
         answers = await asyncio.gather(*(r.client.post(PATH, json=BODY, headers=headers) for _ in range(20)))
-        answers += [await r.client.post(PATH, json=BODY | {"request_id": "bench-0"}, headers=headers) for _ in range(20)]
+        answers += [
+            await r.client.post(PATH, json=BODY | {"request_id": "bench-0"}, headers=headers) for _ in range(20)
+        ]
         assert [a.status_code for a in answers] == [200] * 40
         assert {a.headers["x-request-id"] for a in answers} == {"bench-0"}
         assert len({seen.headers["x-request-id"] for seen in r.decode.seen}) == 40

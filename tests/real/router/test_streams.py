@@ -105,4 +105,3 @@ async def test_a_client_that_takes_nothing_is_given_up(data_path):
         assert r.decode.seen[0].aborted
         assert 'tandem_cancels_total{phase="stream"} 1.0' in (await r.client.get("/metrics")).text
         wire.cut()
-

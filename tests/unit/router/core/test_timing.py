@@ -1,0 +1,47 @@
+from math import inf
+
+import pytest
+
+from router.contract.errors import Blame
+from router.contract.instance import Mode
+from router.core.lifecycle import Client, LegState, Stand
+from router.core.timing import Deadlines, Moments, next_deadline
+
+DEADLINES = Deadlines(prefill_s=10, prefill_token_s=0.1, first_token_s=20, next_token_s=5, stalled_s=7, total_s=100)
+SENT, DONE, IDLE, STREAMING = LegState.SENT, LegState.DONE, LegState.IDLE, LegState.STREAMING
+STREAMED = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=True)
+PLAIN = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=False)
+
+
+@pytest.mark.parametrize(
+    ("stand", "moments", "at", "side", "code"),
+    [
+        (Stand(Mode.PUSH, Client.WAITING, SENT, SENT), STREAMED, 1013, Blame.PREFILL, "prefill_timeout"),
+        (Stand(Mode.PULL, Client.WAITING, SENT, IDLE), PLAIN, 1013, Blame.PREFILL, "prefill_timeout"),
+        (Stand(Mode.PUSH, Client.WAITING, DONE, SENT), STREAMED, 1024, Blame.DECODE, "first_token_timeout"),
+        (Stand(Mode.LOCAL, Client.WAITING, IDLE, SENT), STREAMED, 1033, Blame.DECODE, "first_token_timeout"),
+        (Stand(Mode.PUSH, Client.STREAMING, DONE, STREAMING), STREAMED, 1014, Blame.DECODE, "next_token_timeout"),
+    ],
+)
+def test_each_phase_runs_out_in_its_own_time(stand, moments, at, side, code):
+    deadline, error = next_deadline(stand, moments, 30, DEADLINES)
+    assert deadline == at
+    assert (error.side, error.code, error.http_status) == (side, code, 504)
+
+
+@pytest.mark.parametrize(
+    ("stand", "moments"),
+    [
+        (Stand(Mode.PUSH, Client.WAITING, DONE, SENT), PLAIN),
+        (Stand(Mode.PUSH), STREAMED),
+        (Stand(Mode.PUSH, Client.SERVED, DONE, DONE, closed=True), STREAMED),
+    ],
+)
+def test_without_a_phase_only_the_total_counts(stand, moments):
+    assert next_deadline(stand, moments, 30, DEADLINES) == (inf, None)
+
+
+def test_the_shortest_phase_of_a_fresh_attempt():
+    assert DEADLINES.shortest_s == 10
+    assert Deadlines(prefill_s=50, first_token_s=3).shortest_s == 3
+    assert Deadlines(total_s=1).shortest_s == 1
