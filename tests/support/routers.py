@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import httpx
 
-from router.bench.mock_engine import Behaviour, MockEngine
+from router.bench.mock_behaviour import Behaviour
+from router.bench.mock_engine import MockEngine
 from router.build import Parts, build_parts, build_server, listen
 from router.contract.instance import Role
 from router.settings import Settings, check

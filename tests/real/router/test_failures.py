@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from router.bench.mock_engine import Fault
+from router.bench.mock_behaviour import Fault
 from router.contract.instance import Mode
 from tests.support.routers import BODY, PATH, rig, until
 
