@@ -11,6 +11,7 @@ returning ERR; a stopped one stays PROC for ever; the notification of a WRITE is
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +35,8 @@ def _load_nixl() -> tuple[Any, Any]:
     for package in ("nixl_cu12", "nixl_cu13"):
         try:
             api = importlib.import_module(f"{package}._api")
+            # Its chatter goes to standard output, which is ours for the ready line.
+            logging.getLogger("nixl").setLevel(logging.WARNING)
             return api, importlib.import_module(f"{package}._bindings")
         except ImportError:
             continue
