@@ -45,15 +45,17 @@ check: lint  ## lint and the fast tests, under a minute
 	$(BIN)/python -m pytest tests/house tests/unit tests/property
 
 test: lint  ## everything that this machine can run; what CI calls
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(NOT_RUN))
+	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(NOT_RUN))
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams
 
-bench: install  ## compare push, pull, local and monolithic on this machine
+# One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
+bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)
 	@mkdir -p .tandem/bench
-	$(BIN)/tandem bench serve --compare push,pull,local,monolithic --json .tandem/bench/serve.json $(ARGS)
+	$(BIN)/tandem bench serve --compare push,pull,local,monolithic --rate 0.2 --requests 20 --input-tokens 384 \
+		--output-tokens 32 --json .tandem/bench/serve.json $(ARGS)
 
 clean:  ## remove caches, logs and build results (the environment stays: rm -r .venv)
 	rm -rf .tandem build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
