@@ -6,10 +6,12 @@ import argparse
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
-from typing import get_origin, get_type_hints
+from types import FrameType
+from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, MissingDependency
 from router.settings import ENV_PREFIX, Settings, help_texts, load
@@ -44,9 +46,16 @@ def _serve(settings: Settings) -> None:
     except ModuleNotFoundError as error:
         raise MissingDependency(f"The router needs {error.name}; install tandem-router[router].") from error
     listener = listen(settings.host, settings.port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn ends gracefully on a signal, then raises it again for whoever had a say before: that is status 0.
+        signal.signal(number, _end)
     gc.freeze()  # what importing has made is never garbage; collections need not look at it
     gc.set_threshold(*_GC_THRESHOLDS)
     uvloop.run(serve(settings, listener))
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -72,19 +72,18 @@ async def until(is_true: Callable[[], bool], within_s: float = 5.0) -> None:
 
 
 @asynccontextmanager
-async def rig(num_prefill: int = 1, num_decode: int = 1, both: int = 0, **changes: object) -> AsyncIterator[Rig]:
-    """A running router with `changes` to its settings, ready to serve model `m`."""
+async def rig(
+    num_prefill: int = 1, num_decode: int = 1, both: int = 0, static: bool = True, **changes: object
+) -> AsyncIterator[Rig]:
+    """A running router with `changes` to its settings, ready to serve model `m` unless it is not told its engines."""
     prefills = [MockEngine(Role.PREFILL, f"p{n}") for n in range(num_prefill)]
     decodes = [MockEngine(Role.DECODE, f"d{n}") for n in range(num_decode)]
     decodes += [MockEngine(Role.BOTH, f"b{n}") for n in range(both)]
     urls = [await engine.start() for engine in (*prefills, *decodes)]
-    settings = check(
-        replace(
-            Settings(prefill=tuple(urls[:num_prefill]), decode=tuple(urls[num_prefill:]), port=0, access_log=False),
-            grace_s=1.0,
-            **changes,
-        )
-    )
+    settings = Settings(port=0, access_log=False, grace_s=1.0)
+    if static:
+        settings = replace(settings, prefill=tuple(urls[:num_prefill]), decode=tuple(urls[num_prefill:]))
+    settings = check(replace(settings, **changes))
     listener = listen(settings.host, settings.port)
     port = listener.getsockname()[1]
     parts = build_parts(settings)

@@ -1,0 +1,84 @@
+"""A router on a real store: the fleet comes from it, tickets go to it, and it may die."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from router.bench.mock_behaviour import Fault
+from router.contract.errors import StoreDown
+from router.contract.ids import RequestId
+from router.store.connection import connect
+from router.store.embedded import EmbeddedStore
+from router.store.fleet import FleetStore
+from router.store.ledger import Ledger
+from tests.support.routers import BODY, PATH, rig, until
+
+pytestmark = pytest.mark.needs("redis")
+
+
+@asynccontextmanager
+async def stored_rig(**changes):
+    """A rig whose engines are known from the store alone."""
+    with EmbeddedStore() as store:
+        redis = connect(store.url, timeout_s=0.5)
+        fleet = FleetStore(redis, "test")
+        async with rig(store=store.url, namespace="test", static=False, **changes) as r:
+            for engine in r.engines:
+                await fleet.register(engine.instance, 60.0)
+            await until(lambda: r.parts.router.fleet.serves)
+            yield r, store, fleet, Ledger(redis, "test", "reader")
+        await redis.aclose()
+
+
+async def test_instances_come_and_go_with_the_store():
+    async with stored_rig() as (r, _, fleet, _):
+        assert (await r.client.post(PATH, json=BODY)).status_code == 200
+        decode = r.decode.instance
+        await fleet.set_draining(decode.instance_id, decode.epoch, draining=True)
+        await until(lambda: not r.parts.router.fleet.serves)
+        refused = await r.client.post(PATH, json=BODY)
+        assert refused.json()["error"]["code"] == "no_decode"
+        await fleet.set_draining(decode.instance_id, decode.epoch, draining=False)
+        await until(lambda: r.parts.router.fleet.serves)
+        await fleet.leave(decode.instance_id, decode.epoch)
+        await until(lambda: not r.parts.router.fleet.serves)
+
+
+async def test_every_attempt_is_opened_and_closed_in_the_ledger():
+    async with stored_rig(num_decode=2) as (r, _, _, ledger):
+        r.behave(r.decodes[0], fault=Fault.CLOSE)
+        r.behave(r.decodes[1], fault=Fault.CLOSE)
+        answer = await r.client.post(PATH, json=BODY)
+        assert answer.status_code == 502
+        request_id = RequestId(answer.headers["x-request-id"])
+        r.parts.router.clerk.work_off()
+        await r.parts.ledger.flush()
+        story = await ledger.story(request_id)
+        assert [(line.attempt, line.stage) for line in story] == [
+            (1, "opened"),
+            (1, "failed"),
+            (2, "opened"),
+            (2, "failed"),
+        ]
+        assert await ledger.open_tickets() == 0
+
+
+async def test_with_the_store_down_serving_goes_on_and_says_so():
+    async with stored_rig() as (r, store, fleet, ledger):
+        store.kill()
+        with pytest.raises(StoreDown):
+            await fleet.snapshot()
+        await until(lambda: r.parts.watch.degraded)
+        assert (await r.client.post(PATH, json=BODY)).status_code == 200
+        state = await r.client.get("/readyz")
+        assert (state.status_code, state.json()["degraded"]) == (200, True)
+        assert "tandem_store_degraded 1.0" in (await r.client.get("/metrics")).text
+        store.start()
+        for engine in r.engines:
+            await fleet.register(engine.instance, 60.0)
+        await until(lambda: not r.parts.watch.degraded)
+        answer = await r.client.post(PATH, json=BODY)
+        assert answer.status_code == 200
+        r.parts.router.clerk.work_off()
+        await until(lambda: not r.parts.ledger.degraded, within_s=8.0)
+        assert await ledger.open_tickets() == 0
