@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from redis.asyncio import Redis
 
-import engine_shim.engine.reference  # noqa: F401  sets how OpenMP threads wait, which must come before torch's import
+import engine_shim  # noqa: F401  says how OpenMP threads wait, which must come before torch is imported
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from tests.support.probes import PROBES, REDIS_URL_VARIABLE, required

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine_shim.engine.reference.allocator import keep_freed_memory
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.gguf import GGUFCheckpoint
@@ -27,6 +28,8 @@ def open_engine(settings: ReferenceSettings) -> ReferenceEngine:
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
     device = torch.device(settings.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     path = locate(settings.model)
     checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
     dtype = TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]

@@ -1,0 +1,1 @@
+"""Benchmarks of what runs inside a shim."""
