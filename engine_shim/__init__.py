@@ -1,4 +1,4 @@
-"""The shim: an engine, the fabric that moves its KV cache, and their HTTP face."""
+"""The engine shim: an engine, its KV cache, and the fabric that moves it."""
 
 import os
 

@@ -6,6 +6,9 @@ its own:
 
     group of three      k: [3, tokens, kv_heads, head_dim]      mask hides what a shorter table's padding holds
     chunk of n rows     k: [1, tokens, kv_heads, head_dim]      mask hides what lies after each row
+
+A chunk's rows are taken PIECE_ROWS at a time, each piece with the keys up to its own end: the kernel computes masked
+scores like all others, and half of a whole prompt's scores are masked.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch.nn import functional as F  # noqa: N812  the name that every reader o
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.kv_cache import KVCache
 
+PIECE_ROWS = 64
 GROUP_RATIO = 1.5
 """A group's longest table is at most so many times its shortest."""
 
@@ -49,20 +53,35 @@ class _Part:
         self._num_tokens = max(chunk.end_position for chunk in chunks)
         tables = [_padded(chunk, num_blocks) for chunk in chunks]
         self._blocks = torch.tensor(tables, dtype=torch.int64).to(cache.tensor.device, non_blocking=True).view(-1)
-        self._is_causal = self._rows_each > 1 and chunks[0].first_position == 0
-        self._mask = None if self._is_causal else _mask(chunks, self._num_tokens, cache.tensor)
+        self._mask = _mask(chunks, self._num_tokens, cache.tensor)
 
     def attend(self, cache: KVCache, layer: int, queries: torch.Tensor) -> torch.Tensor:
         keys, values = (self._dense(cache, kept) for kept in (cache.keys[layer], cache.values[layer]))
-        out = F.scaled_dot_product_attention(
-            queries.view(self._num_chunks, self._rows_each, *queries.shape[1:]).transpose(1, 2),
-            keys,
-            values,
-            attn_mask=self._mask,
-            is_causal=self._is_causal,
-            enable_gqa=True,
-        )
+        rows = queries.view(self._num_chunks, self._rows_each, *queries.shape[1:]).transpose(1, 2)
+        if self._mask is None or self._rows_each <= PIECE_ROWS:
+            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._mask, enable_gqa=True)
+        else:
+            out = self._by_pieces(rows, keys, values, self._mask)
         return out.transpose(1, 2).reshape(len(queries), -1)
+
+    def _by_pieces(
+        self, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        first_position = self._num_tokens - self._rows_each
+        pieces = []
+        for begin in range(0, self._rows_each, PIECE_ROWS):
+            end = min(begin + PIECE_ROWS, self._rows_each)
+            seen = slice(0, first_position + end)
+            pieces.append(
+                F.scaled_dot_product_attention(
+                    rows[:, :, begin:end],
+                    keys[:, :, seen],
+                    values[:, :, seen],
+                    attn_mask=mask[:, :, begin:end, seen],
+                    enable_gqa=True,
+                )
+            )
+        return torch.cat(pieces, dim=2)
 
     def _dense(self, cache: KVCache, kept: torch.Tensor) -> torch.Tensor:
         """[num_chunks, kv_heads, tokens, head_dim]"""
