@@ -36,29 +36,24 @@ MAX_MODELS = 64
 
 
 class Histogram:
-    """Counts per bucket, and their sum. Observed in microseconds, shown in seconds."""
+    """Counts per bucket, and their sum."""
 
-    __slots__ = ("_bounds_us", "_names", "counts", "total_us")
+    __slots__ = ("_bounds", "counts", "total")
 
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self._bounds_us = tuple(round(bound * 1e6) for bound in bounds_s)
-        self._names = [*(str(bound) for bound in bounds_s), "+Inf"]
-        self.counts = [0] * len(self._names)
-        self.total_us = 0.0
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
-    def add(self, value_us: float) -> None:
+    def add(self, value: float) -> None:
         """One more observation; a bucket includes its upper bound."""
-        self.counts[bisect_left(self._bounds_us, value_us)] += 1
-        self.total_us += value_us
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts as Prometheus wants them, `+Inf` last."""
-        return list(zip(self._names, (float(count) for count in accumulate(self.counts)), strict=True))
-
-    @property
-    def total_s(self) -> float:
-        """The sum of all observations, seconds."""
-        return self.total_us / 1e6
+        names = [*(str(bound) for bound in self._bounds), "+Inf"]
+        return list(zip(names, (float(count) for count in accumulate(self.counts)), strict=True))
 
 
 class Series:
@@ -150,28 +145,28 @@ class Telemetry(Collector):
 
     def _measure(self, series: Series, record: Record) -> None:
         """Only good answers are measured: a fast error is no fast answer."""
+        series.e2e.add(record.ended_s)
+        series.overhead.add(record.placed_s)
         phases = self._phases
-        series.e2e.add(record.ended_us)
-        series.overhead.add(record.placed_us)
-        if record.prefilled_us:
-            phases["prefill"].add(record.prefilled_us - record.sent_us)
+        if record.prefilled_s:
+            phases["prefill"].add(record.prefilled_s - record.sent_s)
         if not record.stream:
             return
-        streamed_us = record.last_byte_us - record.first_byte_us
-        series.ttft.add(record.first_byte_us)
-        phases["first_token"].add(record.first_byte_us - record.sent_us)
-        phases["stream"].add(streamed_us)
+        streamed_s = record.last_byte_s - record.first_byte_s
+        series.ttft.add(record.first_byte_s)
+        phases["first_token"].add(record.first_byte_s - record.sent_s)
+        phases["stream"].add(streamed_s)
         # From usage where the client asked for it; otherwise engines send an event per step, less `[DONE]`.
         tokens = record.completion_tokens or record.num_events - 1
         if tokens > 1:
-            series.tpot.add(streamed_us / (tokens - 1))
+            series.tpot.add(streamed_s / (tokens - 1))
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""
         self._retries[reason] = self._retries.get(reason, 0) + 1
 
     def _count_cancel(self, record: Record) -> None:
-        phase = "stream" if record.first_byte_us else "first_token" if record.prefilled_us else "prefill"
+        phase = "stream" if record.first_byte_s else "first_token" if record.prefilled_s else "prefill"
         self._cancels[phase] = self._cancels.get(phase, 0) + 1
 
     # Collector.
@@ -203,11 +198,11 @@ class Telemetry(Collector):
                 histogram: Histogram = getattr(series, name)
                 if any(histogram.counts):
                     values = (model, endpoint, str(stream).lower(), mode)
-                    family.add_metric(values, histogram.buckets(), histogram.total_s)
+                    family.add_metric(values, histogram.buckets(), histogram.total)
         yield from families.values()
         phases = HistogramMetricFamily("tandem_phase_seconds", "Time in each phase of a request", labels=("phase",))
         for name, histogram in self._phases.items():
-            phases.add_metric((name,), histogram.buckets(), histogram.total_s)
+            phases.add_metric((name,), histogram.buckets(), histogram.total)
         yield phases
 
     def _requests_family(self) -> Metric:

@@ -15,7 +15,7 @@ import asyncio
 from typing import Any, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from router.api.client import HookClient
@@ -58,24 +58,17 @@ class HookProtocol(DoorProtocol):
         """Take the request if it is a plain one; see the module's docstring."""
         endpoint = HOT_PATHS.get(self.url)
         if endpoint is not None and (self.cycle is None or self.cycle.response_complete):
-            headers = dict(self.headers)
-            keep_alive = self.parser.should_keep_alive()
-            if self._is_plain(headers, keep_alive=keep_alive):
+            headers, parser = dict(self.headers), self.parser
+            keep_alive = parser.should_keep_alive()
+            # Without a Connection header only HTTP/1.1 keeps a connection; asking for the version costs more.
+            modern = (keep_alive and b"connection" not in headers) or parser.get_http_version() == "1.1"
+            length = int(headers.get(b"content-length", b"-1"))
+            within = 0 <= length <= self.door.limits.max_body_bytes
+            if within and modern and _NOT_PLAIN.isdisjoint(headers) and parser.get_method() == b"POST":
                 self._receiving = client = HookClient(self, endpoint, headers, keep_alive=keep_alive)
                 self.cycle = cast(RequestResponseCycle, client)
                 return
         super().start_request()
-
-    def _is_plain(self, headers: dict[bytes, bytes], *, keep_alive: bool) -> bool:
-        length = headers.get(b"content-length")
-        if length is None or int(length) > self.door.limits.max_body_bytes:
-            return False
-        if not _NOT_PLAIN.isdisjoint(headers):
-            return False
-        # Without a Connection header only HTTP/1.1 keeps a connection; asking for the version costs more.
-        if not keep_alive or b"connection" in headers:
-            return self.parser.get_http_version() == "1.1" and self.parser.get_method() == b"POST"
-        return self.parser.get_method() == b"POST"
 
     def on_body(self, body: bytes) -> None:
         """Collect the body of a hooked request."""
@@ -117,4 +110,4 @@ class HookProtocol(DoorProtocol):
         self._running = None
         if not client.keep_alive:
             self.transport.close()
-        HttpToolsProtocol.on_response_complete(self)
+        self.on_response_complete()

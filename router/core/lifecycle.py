@@ -72,10 +72,12 @@ class Edge(IntEnum):
     PREFILL_LOST = 4
     DECODE_STREAMING = 5
     DECODE_DONE = 6
-    DECODE_FAILED = 7
-    DECODE_LOST = 8
-    CLIENT_GONE = 9
-    TIMED_OUT = 10
+    DECODE_WHOLE = 7
+    """A good answer has arrived in one, before anything of it was sent on."""
+    DECODE_FAILED = 8
+    DECODE_LOST = 9
+    CLIENT_GONE = 10
+    TIMED_OUT = 11
     """The request's total deadline has passed, or the router is going away."""
 
 
@@ -88,17 +90,19 @@ class Effect(IntEnum):
     """Send the answer's head; decode's bytes go to the client from here on."""
     SERVE = 3
     """The answer is complete; end it."""
-    ANSWER = 4
+    DELIVER = 4
+    """Send the answer as a whole."""
+    ANSWER = 5
     """Send the failure as an HTTP answer."""
-    BREAK = 5
+    BREAK = 6
     """Send the failure as an event of the stream, and end the body without a good end."""
-    CANCEL_PREFILL = 6
-    CANCEL_DECODE = 7
-    LEAVE_PREFILL = 8
+    CANCEL_PREFILL = 7
+    CANCEL_DECODE = 8
+    LEAVE_PREFILL = 9
     """Nobody needs prefill's answer any more; let it finish on its own."""
-    RETRY = 9
+    RETRY = 10
     """Choose again, excluding the instance that failed, and place a fresh attempt."""
-    CLOSE = 10
+    CLOSE = 11
     """The request has its Outcome; forget it."""
 
 
@@ -136,6 +140,7 @@ def _own(stand: Stand, edge: Edge) -> _Change | None:
         _X.PREFILL_LOST: (prefill is _L.SENT and waiting, {"prefill": _L.FAILED, "lost": True}, ()),
         _X.DECODE_STREAMING: (decode is _L.SENT, {"decode": _L.STREAMING}, ()),
         _X.DECODE_DONE: (decode is _L.STREAMING, {"decode": _L.DONE}, ()),
+        _X.DECODE_WHOLE: (decode is _L.SENT and waiting, {"decode": _L.DONE}, ()),
         _X.DECODE_FAILED: (decode.live, {"decode": _L.FAILED}, ()),
         _X.DECODE_LOST: (decode.live and waiting, {"decode": _L.FAILED, "lost": True}, ()),
         _X.CLIENT_GONE: (open_, {"client": _C.GONE}, ()),
@@ -167,6 +172,7 @@ def _joint(stand: Stand) -> _Change | None:
         ),
         (waiting and decode is _L.STREAMING, {"client": _C.STREAMING}, (_F.COMMIT,)),
         (client is _C.STREAMING and decode is _L.DONE, {"client": _C.SERVED}, (_F.SERVE,)),
+        (waiting and decode is _L.DONE, {"client": _C.SERVED}, (_F.DELIVER,)),
         (client is _C.STREAMING and decode is _L.FAILED, {"client": _C.FAILED}, (_F.BREAK,)),
         (waiting and broken and not stand.lost, {"client": _C.FAILED}, (_F.ANSWER,)),
         # The other leg of a lost or failed attempt is stopped; decode first, since it costs more to keep waiting.

@@ -10,8 +10,8 @@ from router.contract.ledger import Outcome
 class Record(msgspec.Struct, gc=False):
     """One finished request, logged as it is.
 
-    Times in `_us` are microseconds since the request had been read as a whole, 0 for what has not happened. A msgspec
-    Struct, because one is made per request, for a fifth of what a dataclass of this size costs.
+    Times are seconds since the request had been read as a whole, 0.0 for what has not happened. A msgspec Struct,
+    because one is made per request, for a fifth of what a dataclass of this size costs.
     """
 
     at: float
@@ -23,20 +23,20 @@ class Record(msgspec.Struct, gc=False):
     endpoint: str
     stream: bool
     mode: str = ""
-    """Of the last attempt, as are reason, prefill, decode, sent_us and prefilled_us."""
+    """Of the last attempt, as are reason, prefill, decode, sent_s and prefilled_s."""
     reason: str = ""
     prefill: str = ""
     decode: str = ""
     attempts: int = 0
-    placed_us: int = 0
+    placed_s: float = 0.0
     """All that could be sent of the first attempt had been sent."""
-    sent_us: int = 0
+    sent_s: float = 0.0
     """The first leg left."""
-    prefilled_us: int = 0
-    first_byte_us: int = 0
+    prefilled_s: float = 0.0
+    first_byte_s: float = 0.0
     """The first body byte of a good answer arrived from decode."""
-    last_byte_us: int = 0
-    ended_us: int = 0
+    last_byte_s: float = 0.0
+    ended_s: float = 0.0
     num_events: int = 0
     completion_tokens: int = 0
     """From the answer's usage, or 0."""

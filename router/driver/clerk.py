@@ -103,7 +103,7 @@ class Clerk:
 
 
 def _record(exchange: Exchange) -> Record:
-    start, intake, placement = exchange.arrived_at, exchange.intake, exchange.placement
+    intake, placement = exchange.intake, exchange.placement
     outcome, code, tail = exchange.outcome, exchange.code, exchange.reply.tail
     if outcome is Outcome.SERVED and tells_error(tail):
         outcome, code = Outcome.FAILED, "engine_error"
@@ -120,19 +120,15 @@ def _record(exchange: Exchange) -> Record:
         prefill.instance.instance_id if prefill is not None else "",
         placement.decode.instance.instance_id if placement is not None else "",
         exchange.attempts,
-        _us(exchange.placed_at, start),
-        _us(exchange.sent_at, start),
-        _us(exchange.prefilled_at, start),
-        _us(exchange.first_byte_at, start),
-        _us(exchange.last_byte_at, start),
-        _us(exchange.ended_at, start),
+        exchange.placed_s,
+        exchange.sent_s,
+        exchange.prefilled_s,
+        exchange.first_byte_s,
+        exchange.last_byte_at - exchange.arrived_at if exchange.first_byte_s else 0.0,
+        exchange.ended_s,
         exchange.reply.num_events,
         completion_tokens(tail),
         exchange.status,
         outcome,
         code,
     )
-
-
-def _us(at: float, start: float) -> int:
-    return int((at - start) * 1e6) if at else 0

@@ -44,21 +44,22 @@ _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 class Exchange:
     """Answers one client. Everything happens on the event loop that its Router belongs to.
 
-    The public attributes are the facts that outlive it. Moments are monotonic seconds, 0.0 for what has not happened.
-    They are defaults of the class, because what a request does not change should not cost it anything.
+    The public attributes are the facts that outlive it. Times are seconds since `arrived_at`, 0.0 for what has not
+    happened. They are defaults of the class, because what a request does not change should not cost it anything.
     """
 
     placement: Placement | None = None
-    """Of the last attempt, as are sent_at and prefilled_at."""
+    """Of the last attempt, as are sent_s and prefilled_s."""
     attempts = 0
-    placed_at = 0.0
+    placed_s = 0.0
     """All that could be sent of the first attempt had been sent."""
-    sent_at = 0.0
-    prefilled_at = 0.0
-    first_byte_at = 0.0
+    sent_s = 0.0
+    prefilled_s = 0.0
+    first_byte_s = 0.0
     """The first body byte of a good answer arrived from decode."""
     last_byte_at = 0.0
-    ended_at = 0.0
+    """Monotonic seconds."""
+    ended_s = 0.0
     status = 0
     """HTTP status that the client saw."""
     outcome = Outcome.FAILED
@@ -89,14 +90,15 @@ class Exchange:
     def open(self) -> None:
         """Place the request and send its legs, or refuse it."""
         self._place()
-        self.placed_at = monotonic()
+        self.placed_s = monotonic() - self.arrived_at
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Prefill has finished and its KV cache is pinned for decode, or it has refused."""
         attempt = self._attempt
         if attempt is None or attempt.placement.prefill is None:
             raise Impossible("Prefill has answered a request without one.", request_id=self.request_id)
-        now = self.prefilled_at = monotonic()
+        now = monotonic()
+        self.prefilled_s = now - self.arrived_at
         attempt.release_prefill()
         if not 200 <= status < 300:
             self._fail(_PREFILL, judge(_PREFILL, status, headers, body))
@@ -151,7 +153,8 @@ class Exchange:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
             return
         deadlines = self._router.deadlines
-        moments = Moments(self.sent_at, self.prefilled_at, self.last_byte_at, self.intake.stream)
+        start = self.arrived_at
+        moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
@@ -210,7 +213,8 @@ class Exchange:
             return
         self.placement = chosen
         self.attempts += 1
-        now = self.sent_at = monotonic()
+        now = monotonic()
+        self.sent_s = now - self.arrived_at
         self._be_due(now + router.shortest_s)
         router.clerk.put((self.request_id, self.attempts, chosen, self._total_at - now))
         self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}")
@@ -225,20 +229,24 @@ class Exchange:
 
     def _send_prefill(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_prefill(self._total_at - self.sent_at)
+        self._attempt.send_prefill(self._total_at - self.arrived_at - self.sent_s)
 
     def _send_decode(self) -> None:
         assert self._attempt is not None
-        since = self.prefilled_at or self.sent_at
-        self._attempt.send_decode(self._total_at - since, self._handed_over)
+        since_s = self.prefilled_s or self.sent_s
+        self._attempt.send_decode(self._total_at - self.arrived_at - since_s, self._handed_over)
 
     def _commit(self) -> None:
-        self.first_byte_at = self.last_byte_at
+        self.first_byte_s = self.last_byte_at - self.arrived_at
         self._be_due(self.last_byte_at + self._router.deadlines.next_token_s)
         self.status = self.reply.commit()
 
     def _serve(self) -> None:
         self.reply.serve()
+
+    def _deliver(self) -> None:
+        self.first_byte_s = self.last_byte_at - self.arrived_at
+        self.status = self.reply.deliver()
 
     def _answer(self) -> None:
         verdict = self._verdict
@@ -272,13 +280,13 @@ class Exchange:
         self._attempt = None
         self._router.clerk.put((self.request_id, self.attempts, self._verdict.error.code))
         self.reply = Reply(self._client)
-        self.prefilled_at = 0.0
+        self.prefilled_s = 0.0
         self._handed_over = b""
         self._place()
 
     def _close(self) -> None:
         client = self._node.stand.client
-        self.ended_at = monotonic()
+        self.ended_s = monotonic() - self.arrived_at
         if client is _GONE:
             self.outcome, self.code = Outcome.ABANDONED, "client_gone"
             self.status = self.status or GONE_STATUS

@@ -10,7 +10,7 @@ from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
 from router.core.tail import Tail, ended_well
 from router.driver.ports import ClientPort
-from router.legs.answer import Verdict, client_headers, header_of, judge, stream_headers
+from router.legs.answer import Answer, Verdict, client_headers, is_stream, judge, stream_headers
 from router.legs.leg import Leg
 
 MAX_HELD_BYTES = 1024 * 1024
@@ -19,7 +19,8 @@ Edges = tuple[Edge, ...]
 _NOTHING: Edges = ()
 _BEGUN: Edges = (Edge.DECODE_STREAMING,)
 _DONE: Edges = (Edge.DECODE_DONE,)
-_WHOLE: Edges = (Edge.DECODE_STREAMING, Edge.DECODE_DONE)
+_BEGUN_AND_DONE: Edges = (Edge.DECODE_STREAMING, Edge.DECODE_DONE)
+_WHOLE: Edges = (Edge.DECODE_WHOLE,)
 
 
 class Reply:
@@ -67,7 +68,7 @@ class Reply:
     def _hold(self, leg: Leg, body: bytes, ended: bool) -> Edges | Verdict:
         if self._leg is None:
             self._leg = leg
-            self.sse = header_of(leg.headers, b"content-type").startswith(b"text/event-stream")
+            self.sse = is_stream(leg.headers)
         good = 200 <= leg.status < 300
         if ended:
             whole = b"".join((*self._held, body)) if self._held else body
@@ -84,31 +85,40 @@ class Reply:
     def _end_whole(self, whole: bytes) -> Edges | Verdict:
         if not whole:
             return _broken("answered nothing")
-        if self.sse:
-            tail = self._tail = Tail()
-            tail.feed(whole)
-            if not ended_well(whole):
-                self._tail = None
-                return _broken("ended its stream in the middle")
         self._last = self.tail = whole
-        return _WHOLE
+        if not self.sse:
+            return _WHOLE
+        tail = Tail()
+        tail.feed(whole)
+        if not ended_well(whole):
+            return _broken("ended its stream in the middle")
+        self._tail = tail
+        return _BEGUN_AND_DONE
+
+    def deliver(self) -> int:
+        """The client gets the whole answer; returns the HTTP status."""
+        leg = self._leg
+        assert leg is not None
+        self._client.answer(Answer(leg.status, client_headers(leg.headers), self._last))
+        return leg.status
 
     def commit(self) -> int:
         """The client gets the head, and what was held back; returns the HTTP status."""
         leg = self._leg
         assert leg is not None
+        length = None
+        if not self.sse:
+            announced = dict(leg.headers).get(b"content-length")
+            length = int(announced) if announced is not None else None
+        # A stream is chunked even when it came as a whole: clients read it as one.
         headers = stream_headers(leg.headers) if self.sse else client_headers(leg.headers)
-        if self._last:
-            # A stream is chunked even when it came as a whole: clients read it as one.
-            self._client.begin(leg.status, headers, None if self.sse else len(self._last))
-            return leg.status
-        length = b"" if self.sse else header_of(leg.headers, b"content-length")
-        self._client.begin(leg.status, headers, int(length) if length else None)
-        held = b"".join(self._held)
-        self._held.clear()
-        tail = self._tail = Tail()
-        tail.feed(held)
-        self._client.write(held, ended=False)
+        self._client.begin(leg.status, headers, length)
+        if self._tail is None:
+            held = b"".join(self._held)
+            self._held.clear()
+            self._tail = Tail()
+            self._tail.feed(held)
+            self._client.write(held, ended=False)
         return leg.status
 
     def serve(self) -> None:

@@ -52,31 +52,25 @@ class Verdict:
 
 
 def client_headers(headers: Headers) -> Headers:
-    """The engine's headers, in lower case, less those of its connection and those that the router sets itself."""
-    kept = []
-    named: set[bytes] = set()
-    for given, value in headers:
-        name = given.lower()
-        if name not in _OURS:
-            kept.append((name, value))
-        elif name == b"connection":
-            named = {token.strip().lower() for token in value.split(b",")}
-    return [header for header in kept if header[0] not in named] if named else kept
+    """The engine's headers less those of its connection and those that the router sets itself."""
+    kept = [header for header in headers if header[0] not in _OURS]
+    connection = dict(headers).get(b"connection")
+    if connection is None:
+        return kept
+    named = {token.strip().lower() for token in connection.split(b",")}
+    return [header for header in kept if header[0] not in named]
 
 
 def stream_headers(headers: Headers) -> Headers:
     """`client_headers` of a stream: nobody on the way may cache or collect it."""
     kept = client_headers(headers)
-    names = {name for name, _ in kept}
+    names = dict(kept)
     return kept + [header for header in _STREAM_HEADERS if header[0] not in names]
 
 
-def header_of(headers: Headers, name: bytes) -> bytes:
-    """The first value of a header, or empty. `name` is in lower case."""
-    for key, value in headers:
-        if key == name or key.lower() == name:
-            return value
-    return b""
+def is_stream(headers: Headers) -> bool:
+    """True when the answer is one of server-sent events."""
+    return dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
 
 
 class _Error(msgspec.Struct, gc=False):

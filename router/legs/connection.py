@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from router.legs.pool import LegPool
 
 Headers = list[tuple[bytes, bytes]]
-"""As they arrived; names in any case until `client_headers` has lowered them."""
+"""Names in lower case, in the order of arrival."""
 
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
 
     def _is_framed(self) -> bool:
         """False for an answer whose body ends with the connection (RFC 9112, 6.3)."""
-        return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
     def _fail(self, reason: str) -> None:
         leg = self.leg
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect the head."""
-        self.headers.append((name, value))
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Note the status."""

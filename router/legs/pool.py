@@ -1,8 +1,8 @@
 """LegPool: the kept-alive connections to one engine.
 
-Last in, first out: the warmest connection is used again and surplus ones grow old. A connection that has been idle
-longer than `idle_for_s` is closed rather than used; the limit lies below the engine's own keep-alive, so that a
-connection is not picked up in the moment in which the engine closes it (uvicorn's default is 5 s).
+Last in, first out: the warmest connection is used again and surplus ones grow old. `close_idle`, which is called a few
+times a second, closes those that have been idle longer than `idle_for_s`; the limit lies that much below the engine's
+own keep-alive that a connection is not picked up in the moment in which the engine closes it (uvicorn's is 5 s).
 """
 
 from __future__ import annotations
@@ -78,12 +78,10 @@ class LegPool:
     def take(self) -> Connection | None:
         """A kept-alive connection that is fit for a request, or None: dial."""
         idle = self._idle
-        oldest = monotonic() - self._limits.idle_for_s
         while idle:
             connection = idle.pop()
-            if connection.idle_since >= oldest and connection.usable:
+            if connection.usable:
                 return connection
-            connection.abort()
         return None
 
     def put(self, connection: Connection) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from router.contract.instance import Mode
 from router.core.lifecycle import NODES, START, Client, Edge, Effect, LegState
 
-ENDS = (Effect.SERVE, Effect.ANSWER, Effect.BREAK)
+ENDS = (Effect.SERVE, Effect.DELIVER, Effect.ANSWER, Effect.BREAK)
 SENDS = {Effect.SEND_PREFILL: "prefill", Effect.SEND_DECODE: "decode"}
 STOPS = {
     Effect.CANCEL_PREFILL: "prefill",
@@ -20,6 +20,7 @@ LEG_ENDS = {
     Edge.PREFILL_FAILED: "prefill",
     Edge.PREFILL_LOST: "prefill",
     Edge.DECODE_DONE: "decode",
+    Edge.DECODE_WHOLE: "decode",
     Edge.DECODE_FAILED: "decode",
     Edge.DECODE_LOST: "decode",
 }

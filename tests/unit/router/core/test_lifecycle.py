@@ -43,6 +43,17 @@ def test_decode_may_stream_before_prefill_has_answered():
     assert placed() >> X.DECODE_STREAMING << F.COMMIT >> X.PREFILL_DONE >> X.DECODE_DONE << F.SERVE << F.CLOSE
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_an_answer_that_comes_whole_is_delivered(mode):
+    play = placed(mode)
+    if mode is Mode.PULL:
+        play = play >> X.PREFILL_DONE << F.SEND_DECODE
+    play = play >> X.DECODE_WHOLE << F.DELIVER
+    if mode is Mode.PUSH:
+        play = play << F.LEAVE_PREFILL
+    assert play << F.CLOSE
+
+
 def test_prefill_is_left_to_finish_when_decode_is_first():
     play = placed() >> X.DECODE_STREAMING << F.COMMIT >> X.DECODE_DONE << F.SERVE << F.LEAVE_PREFILL << F.CLOSE
     assert play
