@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import signal
@@ -15,9 +14,6 @@ from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, MissingDependency
 from router.settings import ENV_PREFIX, Settings, help_texts, load
-
-_GC_THRESHOLDS = (20_000, 20, 20)
-"""Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +45,6 @@ def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn ends gracefully on a signal, then raises it again for whoever had a say before: that is status 0.
         signal.signal(number, _end)
-    gc.freeze()  # what importing has made is never garbage; collections need not look at it
-    gc.set_threshold(*_GC_THRESHOLDS)
     uvloop.run(serve(settings, listener))
 
 

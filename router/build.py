@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import os
 import socket
@@ -40,6 +41,8 @@ from router.telemetry import Telemetry, gauge
 
 LOG = logging.getLogger("tandem.router")
 BACKLOG = 2048
+_GC_THRESHOLDS = (50_000, 20, 100)
+"""Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
 
 @dataclass(slots=True)
@@ -212,5 +215,9 @@ async def serve(settings: Settings, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end."""
     parts = build_parts(settings)
     host, port = listener.getsockname()[:2]
+    server = build_server(settings, parts)
+    gc.collect()
+    gc.freeze()  # what has been imported and built stays; collections need not look at it
+    gc.set_threshold(*_GC_THRESHOLDS)
     LOG.info("listening on %s:%d, mode %s, data path %s", host, port, settings.mode, settings.data_path)
-    await build_server(settings, parts).serve(sockets=[listener])
+    await server.serve(sockets=[listener])
