@@ -42,7 +42,7 @@ lint: install  ## format, lint, types, import rules
 	$(BIN)/lint-imports
 
 check: lint  ## lint and the fast tests, under a minute
-	$(BIN)/python -m pytest tests/house tests/unit tests/property
+	$(BIN)/python -m pytest -n 2 tests/house tests/unit tests/property
 
 test: lint  ## everything that this machine can run; what CI calls
 	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(NOT_RUN))
