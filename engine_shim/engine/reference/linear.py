@@ -41,6 +41,9 @@ class PackedLinear:
 
     A plain float32 GEMM re-packs W on every call, which costs more than the multiplication itself while there are
     few rows; packing once makes a batch of 2 to 16 rows about as quick as one row.
+
+    oneDNN compiles a kernel for every number of rows and keeps it, at about 0.6 MB each, so the rows are padded to one
+    of a few size classes.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:
@@ -48,13 +51,29 @@ class PackedLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """See Linear."""
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
-        return y
+        missing = size_class(len(x)) - len(x)
+        if missing:
+            return self._multiply(F.pad(x, (0, 0, 0, missing)))[: len(x)]
+        return self._multiply(x)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """See Linear."""
+        if size_class(len(x)) != len(x):
+            return self(x).add_(residual)
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, None, "add")
         return y
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+        return y
+
+
+def size_class(num_rows: int) -> int:
+    """The smallest class that holds `num_rows`: 1, 2, 4, 8, 16, 24, 32, then four classes per doubling."""
+    if num_rows <= 8:
+        return 1 << (num_rows - 1).bit_length()
+    step = max(1 << (num_rows - 1).bit_length() >> 3, 8)
+    return -(-num_rows // step) * step
 
 
 def make_linear(weight: torch.Tensor) -> Linear:

@@ -42,6 +42,8 @@ class Model:
             if index == last and batch.wanted is not None:
                 # Rows that nobody wants have left their KV behind and are of no more use.
                 x, mixed = x[batch.wanted], mixed[batch.wanted]
+                if not len(x):
+                    return x
             x = layer.out.add_to(x, mixed)
             x = layer.mlp.add_to(x, self._norm(x, layer.mlp_norm))
         return self._norm(x, self._weights.norm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine_shim.engine.reference.allocator import keep_freed_memory
+from engine_shim.engine.reference.allocator import keep_freed_memory, return_freed_memory
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.gguf import GGUFCheckpoint
@@ -34,4 +34,7 @@ def open_engine(settings: ReferenceSettings) -> ReferenceEngine:
     checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
     dtype = TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
     weights = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics))
-    return ReferenceEngine(checkpoint.config, weights, Tokenizer.load(path), settings)
+    engine = ReferenceEngine(checkpoint.config, weights, Tokenizer.load(path), settings)
+    # Loading has left copies of the weights' bytes behind.
+    return_freed_memory()
+    return engine

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine_shim.engine.reference.linear import PackedLinear, PlainLinear, make_linear
+from engine_shim.engine.reference.linear import PackedLinear, PlainLinear, make_linear, size_class
 
 
 @pytest.mark.parametrize("make", [PackedLinear, PlainLinear])
@@ -23,3 +23,11 @@ def test_rows_are_multiplied_by_the_transposed_weight(make, num_rows):
 def test_packing_is_for_float32_alone():
     assert isinstance(make_linear(torch.zeros(4, 4)), PackedLinear)
     assert isinstance(make_linear(torch.zeros(4, 4, dtype=torch.bfloat16)), PlainLinear)
+
+
+def test_size_classes_are_few_and_close():
+    classes = {size_class(rows) for rows in range(1, 513)}
+    assert {1, 2, 4, 8, 16, 24, 32, 40, 64, 80, 128, 160, 320, 512} <= classes
+    assert len(classes) == 23
+    assert all(rows <= size_class(rows) <= max(rows * 5 / 4, rows + 7) for rows in range(1, 513))
+    assert all(size_class(each) == each for each in classes)
