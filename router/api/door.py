@@ -63,9 +63,9 @@ class Door:
         model = ""
         try:
             total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
-            intake = read_intake(endpoint, body, trace)
+            intake = read_intake(endpoint, body, trace, client_id)
             model = intake.model
-            opened = self.router.open(client, intake, request_id, client_id, total_s)
+            opened = self.router.open(client, intake, request_id, total_s)
         except TandemError as error:
             opened = error
         except Exception as error:  # the one boundary of a request: a bug costs this request only

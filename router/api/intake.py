@@ -37,7 +37,7 @@ _OFF = frozenset({b"", b"null", b"false"})
 _ONE = frozenset({b"", b"null", b"1"})
 
 
-def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"") -> Intake:
+def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: str = "") -> Intake:
     """The Intake of a request body.
 
     Raises:
@@ -55,7 +55,7 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"") -> Intake:
         raise BadRequest("Name a model in the body; GET /v1/models lists them.", param="model")
     if head.kv_transfer_params is not _NONE or head.request_id is not _NONE:
         body = _without_ours(body)
-    return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", _why_whole(head), trace)
+    return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", _why_whole(head), trace, client_id)
 
 
 def _why_whole(head: _Head) -> str:

@@ -42,6 +42,8 @@ class MockEngine:
     records: bool = True
     """Keep what was seen; off in benchmarks."""
     seen: list[Seen] = field(default_factory=list)
+    taken_back: list[str] = field(default_factory=list)
+    """Transfers that the router said nobody would fetch."""
     num_open: int = 0
     """Requests that have been read and not been answered in full."""
     url: str = ""
@@ -67,7 +69,8 @@ class MockEngine:
     def instance(self) -> Instance:
         """Who it says it is."""
         instance_id, epoch = InstanceId(self.name), Epoch(self.epoch)
-        identity = KVIdentity(engine_id_of(instance_id, epoch), "127.0.0.1", 1, LAYOUT, "mock", self.modes)
+        engine_id = engine_id_of(instance_id, epoch)
+        identity = KVIdentity(engine_id, "127.0.0.1", 1, LAYOUT, "mock", self.modes, takes_back=True)
         return Instance(instance_id, self.role, epoch, self.url, self.model, 4096, identity)
 
     def take_fault(self) -> Fault:
@@ -148,6 +151,10 @@ class _EngineProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._path == b"/kv/instance":
             self._send_json(200, encode_instance(self._engine.instance))
+            return
+        if self._path == b"/kv/cancel":
+            self._engine.taken_back.append(json.loads(b"".join(self._body))["transfer_id"])
+            self._send_json(200, b"{}")
             return
         self._busy = True
         self._engine.num_open += 1

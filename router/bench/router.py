@@ -37,7 +37,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Plan:
     """What to measure."""
 
-    data_paths: tuple[str, ...]
+    paths: tuple[str, ...]
     connections: tuple[int, ...]
     streams: int
     """Paced streams at a time; 0 measures none."""
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a table, write --json; returns the exit status."""
     given = _parser().parse_args(argv)
     plan = Plan(
-        tuple(given.data_paths.split(",")),
+        tuple(given.paths.split(",")),
         tuple(int(number) for number in given.connections.split(",")),
         given.streams,
         given.seconds,
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tandem bench router", description=__doc__)
-    parser.add_argument("--data-paths", default=",".join(DATA_PATHS), help="(default: %(default)s)")
+    parser.add_argument("--paths", default=",".join(DATA_PATHS), help="(default: %(default)s)")
     parser.add_argument("--connections", default="1,32,256", help="kept-alive connections (default: %(default)s)")
     parser.add_argument("--streams", type=int, default=128, help="paced streams at a time (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default: %(default)s)")
@@ -210,7 +210,7 @@ async def _routers(plan: Plan, store: str, core: int) -> AsyncIterator[list[Targ
     processes: list[asyncio.subprocess.Process] = []
     try:
         targets = []
-        for data_path in plan.data_paths:
+        for data_path in plan.paths:
             process = await _start_router(store, data_path)
             processes.append(process)
             os.sched_setaffinity(process.pid, {core})

@@ -30,6 +30,8 @@ class Intake:
     """Why this request cannot be split into prefill and decode, or empty when it can."""
     trace: bytes = b""
     """Header lines that both legs carry as they came (W3C trace context), each ending in CRLF."""
+    client_id: str = ""
+    """The client's own X-Request-Id, or empty."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -111,7 +111,7 @@ def _record(exchange: Exchange) -> Record:
     return Record(
         time.time(),
         exchange.request_id,
-        exchange.client_id,
+        intake.client_id,
         intake.model,
         intake.endpoint,
         intake.stream,

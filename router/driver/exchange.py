@@ -28,12 +28,10 @@ from router.legs.prefill import read_hand_over
 
 if TYPE_CHECKING:
     from router.driver.router import Router
-
-GONE_STATUS = 499
-"""What is noted for a client that left before it had an answer; never sent."""
+GONE_STATUS = 499  # noted for a client that left before it had an answer; never sent
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
-_PLACED, _REFUSED, _PREFILL_DONE = Edge.PLACED, Edge.REFUSED, Edge.PREFILL_DONE
+_PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
 _PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
 _WAITING, _GONE, _CLIENT_FAILED = Client.WAITING, Client.GONE, Client.FAILED
 _SERVED = Outcome.SERVED
@@ -44,8 +42,8 @@ _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 class Exchange:
     """Answers one client. Everything happens on the event loop that its Router belongs to.
 
-    The public attributes are the facts that outlive it. Times are seconds since `arrived_at`, 0.0 for what has not
-    happened. They are defaults of the class, because what a request does not change should not cost it anything.
+    The public attributes are the facts that outlive it, defaults of the class as long as they cost nothing. Times are
+    seconds since `arrived_at`, 0.0 for what has not happened.
     """
 
     placement: Placement | None = None
@@ -64,8 +62,6 @@ class Exchange:
     """HTTP status that the client saw."""
     outcome = Outcome.FAILED
     code = ""
-    client_id = ""
-    """The client's own X-Request-Id."""
 
     _attempt: Attempt | None = None
     _excluded: frozenset[InstanceId] = frozenset()
@@ -104,23 +100,21 @@ class Exchange:
             self._fail(_PREFILL, judge(_PREFILL, status, headers, body))
             return
         handed_over = read_hand_over(body, attempt.placement.prefill.instance, attempt.placement.mode)
-        if handed_over.__class__ is bytes:
+        if isinstance(handed_over, bytes):
             self._handed_over = handed_over
             self._be_due(now + self._router.deadlines.first_token_s)
             self._step(_PREFILL_DONE)
-            return
-        assert isinstance(handed_over, TandemError)
-        self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
+        else:
+            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""
         self.last_byte_at = monotonic()
         moved = self.reply.feed(leg, body, ended)
-        if moved.__class__ is tuple:
+        if isinstance(moved, tuple):
             for edge in moved:
                 self._step(edge)
             return
-        assert isinstance(moved, Verdict)
         if not ended:
             leg.cancel()
         self._fail(_DECODE, moved)
@@ -184,10 +178,10 @@ class Exchange:
             _RUN[effect](self)
 
     def _break_impossible(self, edge: Edge) -> None:
-        stand = self._node.stand
-        if stand.closed:
-            raise Impossible(f"{edge.name} came after the end ({stand}).", request_id=self.request_id)
-        self.expire(Impossible(f"There is no row for {edge.name} in ({stand}).", request_id=self.request_id))
+        what = f"There is no row for {edge.name} in ({self._node.stand})."
+        if self._node.stand.closed:
+            raise Impossible(what, request_id=self.request_id)
+        self.expire(Impossible(what, request_id=self.request_id))
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
@@ -209,7 +203,7 @@ class Exchange:
         if isinstance(chosen, Refusal):
             if self._verdict is None:
                 self._verdict = Verdict(chosen.error, None, False, _ROUTER)
-            self._step(_REFUSED)
+            self._step(Edge.REFUSED)
             return
         self.placement = chosen
         self.attempts += 1
@@ -263,20 +257,20 @@ class Exchange:
         self._client.break_off(self._verdict.error, stream=self.reply.sse)
 
     def _cancel_prefill(self) -> None:
-        assert self._attempt is not None
-        self._attempt.cancel(_PREFILL)
+        if self._attempt is not None:
+            self._attempt.cancel(_PREFILL)
 
     def _cancel_decode(self) -> None:
-        assert self._attempt is not None
-        self._attempt.cancel(_DECODE)
+        if self._attempt is not None:
+            self._attempt.cancel(_DECODE)
 
     def _leave_prefill(self) -> None:
-        assert self._attempt is not None
-        self._attempt.leave_prefill()
+        if self._attempt is not None:
+            self._attempt.leave_prefill()
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
-        self._attempt.close()
+        self._attempt.close(fetched=False)
         self._attempt = None
         self._router.clerk.put((self.request_id, self.attempts, self._verdict.error.code))
         self.reply = Reply(self._client)
@@ -297,8 +291,8 @@ class Exchange:
         else:
             self.outcome = _SERVED
         if self._attempt is not None:
-            self._attempt.close()
-            self._attempt = None  # it knows this exchange: without a cycle both are gone at once
+            self._attempt.close(fetched=self.first_byte_s > 0.0)
+            self._attempt = None  # no cycle: both are gone at once
         self._router.close(self)
 
 

@@ -62,16 +62,12 @@ class Router:
         """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
         self.clerk = Clerk(ledger, books, self.conduct.owner)
 
-    def open(
-        self, client: ClientPort, intake: Intake, request_id: RequestId, client_id: str, total_s: float
-    ) -> Exchange | TandemError:
+    def open(self, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float) -> Exchange | TandemError:
         """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""
         refused = self.admission.admit(intake.prompt_tokens)
         if refused is not None:
             return refused
         exchange = Exchange(self, client, intake, request_id, min(total_s, self.deadlines.total_s))
-        if client_id:
-            exchange.client_id = client_id
         self.live.add(exchange)
         exchange.open()
         return exchange

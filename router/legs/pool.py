@@ -8,6 +8,7 @@ own keep-alive that a connection is not picked up in the moment in which the eng
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
@@ -115,7 +116,7 @@ class LegPool:
             return
         except OSError as error:
             if not leg.cancelled:
-                leg.on_unreachable(error.strerror or str(error))
+                leg.on_unreachable(os.strerror(error.errno) if error.errno else "it accepts no connections")
             return
         self._live.add(connection)
         if leg.cancelled:

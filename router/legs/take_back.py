@@ -30,8 +30,6 @@ class _Nobody:
 class TakeBack(Leg):
     """A call whose answer nobody reads."""
 
-    __slots__ = ()
-
     side = Blame.PREFILL
 
     def __init__(self, pool: LegPool) -> None:

@@ -141,6 +141,17 @@ async def test_an_engines_own_error_event_passes_and_counts_as_failed(data_path)
         assert 'code="engine_error"' in (await r.client.get("/metrics")).text
 
 
+async def test_a_prefill_that_nobody_fetches_is_taken_back(data_path):
+    async with rig(data_path=data_path) as r:
+        r.behave(r.decode, delay_s=0.05, fault=Fault.REFUSE, status=400, error_body=REFUSAL)
+        assert (await r.client.post(PATH, json=BODY)).status_code == 400
+        await until(lambda: r.prefill.taken_back == [r.prefill.seen[0].headers["x-request-id"]])
+        r.behave(r.decode)
+        assert (await r.client.post(PATH, json=BODY)).status_code == 200
+        await r.come_to_rest()
+        assert len(r.prefill.taken_back) == 1, "one that was fetched is not"
+
+
 async def test_prefill_without_a_hand_over_fails_at_once(data_path):
     async with rig(data_path=data_path) as r:
         r.behave(r.decode, fault=Fault.HANG)

@@ -1,0 +1,137 @@
+import asyncio
+from time import monotonic
+
+import pytest
+
+from router.contract.errors import BadSettings
+from router.legs.connection import Connection
+from router.legs.pool import LegPool, PoolLimits
+from tests.support.transports import KeptTransport
+
+
+class Dialling:
+    def __init__(self):
+        self.cancelled = False
+        self.got = asyncio.get_running_loop().create_future()
+
+    def on_connected(self, connection):
+        self.got.set_result(connection)
+
+    def on_unreachable(self, reason):
+        self.got.set_result(reason)
+
+    def on_lost(self, connection, reason):
+        pass
+
+
+def idle(pool: LegPool) -> Connection:
+    connection = Connection(pool)
+    connection.connection_made(KeptTransport())
+    pool.put(connection)
+    return connection
+
+
+@pytest.mark.parametrize("url", ["https://h:1", "h:1", "http://h:1/path", "http://", "redis://h"])
+def test_only_plain_addresses_are_taken(url):
+    with pytest.raises(BadSettings):
+        LegPool(url, PoolLimits())
+
+
+def test_the_warmest_connection_is_taken_first():
+    pool = LegPool("http://h:1", PoolLimits())
+    cold, warm = idle(pool), idle(pool)
+    assert pool.num_idle == 2
+    assert pool.take() is warm
+    assert pool.take() is cold
+    assert pool.take() is None
+
+
+def test_a_closing_connection_is_not_taken():
+    pool = LegPool("http://h:1", PoolLimits())
+    good, bad = idle(pool), idle(pool)
+    bad.abort()
+    assert pool.take() is good
+
+
+def test_a_dead_connection_is_forgotten():
+    pool = LegPool("http://h:1", PoolLimits())
+    dead = idle(pool)
+    dead.connection_lost(None)
+    assert pool.take() is None
+
+
+def test_what_has_been_idle_too_long_is_closed():
+    pool = LegPool("http://h:1", PoolLimits(idle_for_s=5.0))
+    old, young = idle(pool), idle(pool)
+    old.idle_since = monotonic() - 6.0
+    pool.close_idle()
+    assert not old.usable and young.usable
+    assert pool.num_idle == 1
+
+
+async def test_dialling_brings_a_connection():
+    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    pool = LegPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", PoolLimits())
+    leg = Dialling()
+    pool.dial(leg)
+    assert pool.num_busy == 1
+    connection = await leg.got
+    assert connection.usable
+    assert (pool.num_live, pool.num_idle) == (1, 0)
+    pool.close()
+    while pool.num_live:
+        await asyncio.sleep(0)
+    server.close()
+
+
+async def test_a_connection_for_a_cancelled_leg_waits_for_another():
+    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    pool = LegPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", PoolLimits())
+    leg = Dialling()
+    pool.dial(leg)
+    leg.cancelled = True
+    while not pool.num_idle:
+        await asyncio.sleep(0)
+    assert not leg.got.done()
+    pool.close()
+    server.close()
+
+
+async def test_a_closed_port_is_unreachable():
+    pool = LegPool("http://127.0.0.1:1", PoolLimits())
+    leg = Dialling()
+    pool.dial(leg)
+    assert "refused" in (await leg.got).lower()
+    quiet = Dialling()
+    pool.dial(quiet)
+    quiet.cancelled = True
+    while pool.num_busy:
+        await asyncio.sleep(0)
+    assert not quiet.got.done()
+
+
+async def test_a_black_hole_is_unreachable_in_time(monkeypatch):
+    async def never(*_):
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
+    pool = LegPool("http://h:1", PoolLimits(connect_s=0.01))
+    leg = Dialling()
+    pool.dial(leg)
+    assert "within 0.01 s" in await leg.got
+    quiet = Dialling()
+    pool.dial(quiet)
+    quiet.cancelled = True
+    while pool.num_busy:
+        await asyncio.sleep(0.001)
+    assert not quiet.got.done()
+
+
+async def test_closing_ends_dials_too():
+    pool = LegPool("http://127.0.0.1:1", PoolLimits())
+    leg = Dialling()
+    pool.dial(leg)
+    pool.close()
+    while pool.num_busy:
+        await asyncio.sleep(0)
+    assert not leg.got.done()
