@@ -96,7 +96,7 @@ def test_more_than_one_answer_makes_it_unfit():
 
 
 def test_bytes_that_nobody_asked_for_close_it():
-    connection, transport, pool, _ = sent()
+    connection, transport, _, _ = sent()
     connection.data_received(OK)
     connection.data_received(b"HTTP/1.1 408 Timeout\r\n\r\n")
     assert transport.aborted

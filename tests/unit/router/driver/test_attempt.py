@@ -1,0 +1,161 @@
+from dataclasses import replace
+
+import pytest
+
+from router.contract.errors import Blame
+from router.contract.instance import Mode
+from router.core.burden import Burdens
+from router.core.fleet import fold
+from router.core.intake import Endpoint, Intake
+from router.core.placement import Placement
+from router.core.timing import Deadlines
+from router.driver.attempt import Attempt
+from tests.support.instances import decode, prefill
+
+
+class Pool:
+    authority = b"h:1"
+
+    def __init__(self):
+        self.legs = []
+
+    def take(self):
+        return None
+
+    def dial(self, leg):
+        self.legs.append(leg)
+
+
+class Line:
+    def __init__(self):
+        self.done = []
+
+    def pause(self):
+        self.done.append("pause")
+
+    def resume(self):
+        self.done.append("resume")
+
+
+class Router:
+    """As much of one as an attempt needs."""
+
+    def __init__(self, *, cancels_prefill=True):
+        self.deadlines = Deadlines()
+        self.conduct = type("Conduct", (), {"cancels_prefill": cancels_prefill})
+        self.leftovers = set()
+        self.pools = {}
+
+    def pool(self, url):
+        return self.pools.setdefault(url, Pool())
+
+
+class Exchange:
+    intake = Intake(Endpoint.CHAT, b'{"model":"m"}' + b" " * 387, "m", False, "")
+
+
+def attempt(mode=Mode.PUSH, **conduct):
+    members = {m.instance.instance_id: m for m in fold([prefill(), decode()], Burdens(), 0.0).members}
+    first = None if mode is Mode.LOCAL else members["p0"]
+    router = Router(**conduct)
+    placement = Placement(mode, first, members["d0"], "configured")
+    return Attempt(router, Exchange(), placement, "req-1.1"), router, members
+
+
+def weights(members):
+    return [(members[name].burden.requests, members[name].burden.tokens) for name in ("p0", "d0")]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_both_instances_weigh_from_the_choice_to_the_end(mode):
+    made, _, members = attempt(mode)
+    assert weights(members) == [(0, 0) if mode is Mode.LOCAL else (1, 101), (1, 101)]
+    made.release_prefill()
+    made.release_prefill()
+    assert weights(members) == [(0, 0), (1, 101)]
+    made.close(fetched=True)
+    made.close(fetched=True)
+    assert weights(members) == [(0, 0), (0, 0)]
+
+
+def test_each_leg_goes_to_its_instance():
+    made, router, _ = attempt()
+    made.send_prefill(5.0)
+    made.send_decode(5.0, b"")
+    (first,), (second,) = router.pools["http://p0:8000"].legs, router.pools["http://d0:8000"].legs
+    assert b'"do_remote_decode":true' in first._request
+    assert b'"do_remote_prefill":true' in second._request
+    assert b"x-request-id: req-1.1\r\n" in first._request and b"x-request-id: req-1.1\r\n" in second._request
+
+
+def test_pull_hands_on_what_prefill_said_and_local_nothing():
+    made, router, _ = attempt(Mode.PULL)
+    made.send_decode(5.0, b'{"said":1}')
+    assert b'"kv_transfer_params":{"said":1}}' in router.pools["http://d0:8000"].legs[0]._request
+    made, router, _ = attempt(Mode.LOCAL)
+    made.send_decode(5.0, b"")
+    assert b"kv_transfer_params" not in router.pools["http://d0:8000"].legs[0]._request
+
+
+def test_cancelling_a_side_frees_it_at_once():
+    made, router, members = attempt()
+    made.cancel(Blame.DECODE)
+    made.send_prefill(5.0)
+    made.send_decode(5.0, b"")
+    made.cancel(Blame.PREFILL)
+    made.cancel(Blame.DECODE)
+    assert weights(members) == [(0, 0), (0, 0)]
+    assert all(leg.cancelled for pool in router.pools.values() for leg in pool.legs)
+
+
+def test_a_prefill_that_must_not_be_cancelled_is_left():
+    made, router, members = attempt(cancels_prefill=False)
+    made.send_prefill(5.0)
+    made.cancel(Blame.PREFILL)
+    made.close(fetched=True)
+    (leg,) = router.pools["http://p0:8000"].legs
+    assert not leg.cancelled and weights(members)[0] == (1, 101)
+    (leftover,) = router.leftovers
+    leftover.on_leg_failed(leg, None)
+    assert weights(members) == [(0, 0), (0, 0)] and not router.leftovers
+
+
+def test_leaving_twice_or_nothing_is_nothing():
+    made, router, _ = attempt()
+    made.leave_prefill()
+    made.send_prefill(5.0)
+    made.leave_prefill()
+    made.leave_prefill()
+    assert len(router.leftovers) == 1
+
+
+def test_holding_decode_back_before_it_is_sent_is_nothing():
+    made, _, _ = attempt()
+    made.pause_decode()
+    made.resume_decode()
+    made.send_decode(5.0, b"")
+    leg = made._decode
+    leg.connection = line = Line()
+    made.pause_decode()
+    made.resume_decode()
+    assert line.done == ["pause", "resume"]
+
+
+def test_a_prefill_that_nobody_fetches_is_told_if_it_can_be():
+    for takes_back, fetched, told in ((True, False, 1), (True, True, 0), (False, False, 0)):
+        made, router, members = attempt()
+        member = members["p0"]
+        identity = replace(member.instance.kv, takes_back=takes_back)
+        made.placement.prefill = replace(member, instance=replace(member.instance, kv=identity))
+        made.close(fetched=fetched)
+        legs = [leg for pool in router.pools.values() for leg in pool.legs]
+        assert len(legs) == told
+        assert all(leg._request.startswith(b"POST /kv/cancel ") and b'"req-1.1"' in leg._request for leg in legs)
+
+
+def test_roles_are_played_by_the_chosen():
+    made, _, _ = attempt()
+    assert made.instance_of(Blame.PREFILL) == "p0"
+    assert made.instance_of(Blame.DECODE) == "d0"
+    made, _, _ = attempt(Mode.LOCAL)
+    assert made.instance_of(Blame.PREFILL) == "d0"

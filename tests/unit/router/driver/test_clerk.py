@@ -1,0 +1,137 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from router.contract.ids import RequestId
+from router.contract.instance import Mode
+from router.contract.ledger import Closed, Opened, Outcome
+from router.core.intake import Endpoint, Intake
+from router.core.placement import Placement
+from router.core.record import Record
+from router.driver import clerk as module
+from router.driver.clerk import Clerk
+from tests.support.instances import decode, fleet, prefill
+
+MEMBERS = {member.instance.instance_id: member for member in fleet(prefill(epoch=3), decode(epoch=4)).members}
+PUSHED = Placement(Mode.PUSH, MEMBERS["p0"], MEMBERS["d0"], "configured")
+LOCAL = Placement(Mode.LOCAL, None, MEMBERS["d0"], "n")
+ID = RequestId("req-1")
+
+
+class Books:
+    def __init__(self):
+        self.records, self.retries = [], []
+
+    def fold(self, record):
+        self.records.append(record)
+
+    def count_retry(self, reason):
+        self.retries.append(reason)
+
+
+class Ledger:
+    def __init__(self):
+        self.entries = []
+
+    def post(self, entry):
+        self.entries.append(entry)
+
+
+class Done:
+    """A finished exchange."""
+
+    request_id = ID
+    intake = Intake(Endpoint.CHAT, b"{}", "m", True, "", client_id="mine")
+    placement = PUSHED
+    attempts = 2
+    arrived_at, last_byte_at = 100.0, 100.5
+    placed_s, sent_s, prefilled_s, first_byte_s, ended_s = 0.1, 0.2, 0.3, 0.4, 0.6
+    status, outcome, code = 200, Outcome.SERVED, ""
+
+    reply = SimpleNamespace(num_events=9, tail=b'"completion_tokens":7')
+
+
+@pytest.fixture
+async def desk():
+    ledger, books = Ledger(), Books()
+    return Clerk(ledger, books, "router-1"), ledger, books
+
+
+async def test_a_ticket_says_who_where_and_until_when(desk):
+    clerk, ledger, _ = desk
+    clerk.put((ID, 1, PUSHED, 9.5))
+    clerk.put((ID, 2, LOCAL, 8.5))
+    clerk.work_off()
+    first, second = (entry.ticket for entry in ledger.entries)
+    assert all(isinstance(entry, Opened) for entry in ledger.entries)
+    assert (first.request_id, first.attempt, first.mode) == (ID, 1, Mode.PUSH)
+    assert (first.prefill, first.prefill_epoch, first.decode, first.decode_epoch) == ("p0", 3, "d0", 4)
+    assert (first.deadline_for_s, first.owner) == (9.5, "router-1")
+    assert (second.prefill, second.prefill_epoch, second.decode) == (None, 4, "d0")
+
+
+async def test_an_attempt_that_another_follows_is_closed_and_counted(desk):
+    clerk, ledger, books = desk
+    clerk.put((ID, 1, "leg_broken"))
+    clerk.work_off()
+    assert ledger.entries == [Closed("req-1.1", Outcome.FAILED, "leg_broken")]
+    assert books.retries == ["leg_broken"]
+
+
+async def test_a_finished_exchange_becomes_a_record(desk):
+    clerk, ledger, books = desk
+    clerk.put(Done())
+    clerk.work_off()
+    assert ledger.entries == [Closed("req-1.2", Outcome.SERVED, "")]
+    (record,) = books.records
+    assert (record.request_id, record.client_id, record.model, record.stream) == (ID, "mine", "m", True)
+    assert (record.mode, record.reason, record.prefill, record.decode) == ("push", "configured", "p0", "d0")
+    assert (record.sent_s, record.first_byte_s, record.last_byte_s, record.ended_s) == (0.2, 0.4, 0.5, 0.6)
+    assert (record.num_events, record.completion_tokens, record.status) == (9, 7, 200)
+
+
+async def test_an_answer_that_tells_of_an_error_has_failed(desk):
+    clerk, ledger, books = desk
+    done = Done()
+    done.reply = SimpleNamespace(num_events=1, tail=b'data: {"error":{}}\n\n')
+    clerk.put(done)
+    clerk.work_off()
+    assert (books.records[0].outcome, books.records[0].code) == (Outcome.FAILED, "engine_error")
+    assert ledger.entries[0].outcome is Outcome.FAILED
+
+
+async def test_what_was_never_placed_is_no_attempt(desk):
+    clerk, ledger, books = desk
+    done = Done()
+    done.placement, done.attempts, done.first_byte_s, done.outcome = None, 0, 0.0, Outcome.REFUSED
+    clerk.put(done)
+    clerk.put(Record(1.0, "req-2", "", "m", "/", False))
+    clerk.work_off()
+    assert not ledger.entries
+    assert (books.records[0].mode, books.records[0].last_byte_s) == ("", 0.0)
+    assert books.records[1].request_id == "req-2"
+
+
+async def test_without_a_ledger_only_the_books_are_kept():
+    books = Books()
+    clerk = Clerk(None, books, "r")
+    clerk.put((ID, 1, PUSHED, 1.0))
+    clerk.put((ID, 1, "x"))
+    clerk.put(Done())
+    clerk.work_off()
+    assert len(books.records) == 1 and books.retries == ["x"]
+
+
+async def test_the_pile_is_worked_off_in_time_or_when_it_is_high(desk, monkeypatch):
+    clerk, ledger, _ = desk
+    monkeypatch.setattr(module, "DELAY_S", 0.01)
+    monkeypatch.setattr(module, "PILE", 3)
+    clerk.put((ID, 1, "a"))
+    clerk.put((ID, 2, "a"))
+    assert not ledger.entries
+    clerk.put((ID, 3, "a"))
+    assert len(ledger.entries) == 3
+    clerk.put((ID, 4, "a"))
+    while len(ledger.entries) < 4:
+        await asyncio.sleep(0.001)

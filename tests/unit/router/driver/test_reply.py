@@ -1,0 +1,114 @@
+import pytest
+
+from router.contract.errors import LegBroken
+from router.core.lifecycle import Edge
+from router.driver import reply as module
+from router.driver.reply import Reply
+from router.legs.answer import Verdict
+from tests.support.clients import KeptClient
+
+SSE = [(b"content-type", b"text/event-stream"), (b"x", b"1")]
+JSON = [(b"content-type", b"application/json"), (b"content-length", b"9")]
+DONE = b"data: [DONE]\n\n"
+
+
+class Answering:
+    def __init__(self, headers, status=200):
+        self.headers, self.status = headers, status
+
+
+def feed(reply, headers, *pieces, status=200):
+    """The edges of all pieces; the last one ends the answer."""
+    leg = Answering(headers, status)
+    edges = []
+    for number, piece in enumerate(pieces, 1):
+        moved = reply.feed(leg, piece, number == len(pieces))
+        if isinstance(moved, Verdict):
+            return moved
+        for edge in moved:
+            edges.append(edge)
+            {Edge.DECODE_STREAMING: reply.commit, Edge.DECODE_DONE: reply.serve, Edge.DECODE_WHOLE: reply.deliver}[
+                edge
+            ]()
+    return edges
+
+
+def test_a_stream_goes_through_as_it_comes():
+    client = KeptClient()
+    reply = Reply(client)
+    assert feed(reply, SSE, b"data: 1\n\n", b"data: 2\n\n", DONE) == [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
+    assert client.writes == [b"data: 1\n\n", b"data: 2\n\n", DONE]
+    status, headers, length = client.head
+    assert (status, length) == (200, None)
+    assert (b"cache-control", b"no-cache") in headers and (b"x", b"1") in headers
+    assert reply.num_events == 3 and reply.tail.endswith(DONE)
+    assert client.ended
+
+
+def test_a_head_alone_commits_nothing():
+    client = KeptClient()
+    reply = Reply(client)
+    assert reply.feed(Answering(SSE), b"", False) == ()
+    assert client.head is None
+
+
+def test_a_stream_in_one_read_begins_and_ends():
+    client = KeptClient()
+    reply = Reply(client)
+    assert feed(reply, SSE, b"data: 1\n\n" + DONE) == [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
+    assert client.head[2] is None and client.body == b"data: 1\n\n" + DONE
+    assert reply.num_events == 2
+
+
+def test_a_plain_answer_is_delivered_whole():
+    client = KeptClient()
+    reply = Reply(client)
+    assert feed(reply, JSON, b"{}", b"", b"!") == [Edge.DECODE_WHOLE]
+    assert (client.answered.status, client.answered.body) == (200, b"{}!")
+    assert client.answered.headers == [(b"content-type", b"application/json")]
+    assert reply.num_events == 0 and reply.tail == b"{}!"
+
+
+def test_a_large_plain_answer_begins_before_its_end(monkeypatch):
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 5)
+    client = KeptClient()
+    assert feed(Reply(client), JSON, b"123", b"456", b"789") == [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
+    assert client.head[2] == 9 and client.writes == [b"123456", b"789"]
+
+
+def test_a_large_plain_answer_without_a_length_is_chunked(monkeypatch):
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 5)
+    client = KeptClient()
+    feed(Reply(client), JSON[:1], b"123456", b"")
+    assert client.head[2] is None and client.ended
+
+
+@pytest.mark.parametrize(
+    ("headers", "pieces", "sent"),
+    [
+        (SSE, [b"data: 1\n\n", b""], b"data: 1\n\n"),
+        (SSE, [b"data: 1\n\n", b"data: 2\n\n"], b"data: 1\n\ndata: 2\n\n"),
+        (SSE, [b"data: 1\n\n"], b""),
+        (SSE, [b""], b""),
+        (JSON, [b""], b""),
+    ],
+)
+def test_what_ends_without_an_end_is_broken(headers, pieces, sent):
+    client = KeptClient()
+    verdict = feed(Reply(client), headers, *pieces)
+    assert isinstance(verdict.error, LegBroken) and verdict.retryable
+    assert client.body == sent and not client.over
+
+
+def test_an_error_answer_is_judged_when_it_is_whole():
+    client = KeptClient()
+    reply = Reply(client)
+    assert reply.feed(Answering(JSON, 400), b'{"a"', False) == ()
+    verdict = reply.feed(Answering(JSON, 400), b":1}", True)
+    assert verdict.answer.body == b'{"a":1}' and verdict.answer.status == 400
+    assert client.head is None and not client.over
+
+
+def test_an_endless_error_answer_is_broken(monkeypatch):
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 5)
+    assert isinstance(feed(Reply(KeptClient()), JSON, b"123456", b"", status=400), Verdict)

@@ -1,0 +1,39 @@
+import pytest
+
+from router import __main__ as module
+from router.contract.errors import AddressTaken
+from router.settings import Settings
+
+
+@pytest.fixture
+def served(monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "_serve", seen.append)
+    monkeypatch.setattr(module.os, "environ", {})
+    return seen
+
+
+def test_flags_become_settings(served):
+    assert (
+        module.main(["--port", "9", "--prefill", "http://a:1", "--prefill", "http://b:1", "--decode", "http://d:1"])
+        == 0
+    )
+    assert served == [Settings(port=9, prefill=("http://a:1", "http://b:1"), decode=("http://d:1",))]
+
+
+def test_what_the_operator_must_change_is_a_sentence_and_status_2(served, capsys, monkeypatch):
+    assert module.main([]) == 2
+    assert capsys.readouterr().err.startswith("tandem router: Give --store")
+
+    def taken(settings):
+        raise AddressTaken("Cannot listen.")
+
+    monkeypatch.setattr(module, "_serve", taken)
+    assert module.main(["--decode", "http://d:1"]) == 2
+    assert capsys.readouterr().err == "tandem router: Cannot listen.\n"
+
+
+def test_an_unknown_flag_is_argparses_own_refusal(served):
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--nothing"])
+    assert ended.value.code == 2
