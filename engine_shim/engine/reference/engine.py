@@ -36,8 +36,9 @@ from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.runner import Runner
 from engine_shim.engine.reference.sampler import Sampled, Sampler
 from engine_shim.engine.reference.scheduler import Limits, Scheduler
+from engine_shim.engine.reference.self_check import check_invariance
 from engine_shim.engine.reference.sequence import Sequence
-from engine_shim.engine.reference.settings import ReferenceSettings
+from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Weights
@@ -59,6 +60,7 @@ class ReferenceEngine:
 
         Raises:
             ModelUnusable: the KV cache would not hold a single block.
+            BadSettings: invariant numerics are asked for where the device does not keep them.
         """
         self.tokenizer = tokenizer
         self._settings = settings
@@ -68,6 +70,8 @@ class ReferenceEngine:
         limit = settings.max_context_tokens or self.layout.num_blocks * self.layout.block_tokens
         self._max_context_tokens = min(limit, config.max_context_tokens)
         model = Model(config, weights, self._max_context_tokens, kernels_of(settings.numerics))
+        if settings.numerics is Numerics.INVARIANT:
+            check_invariance(model, self.layout, self._max_context_tokens, device)
         eos_token_ids = tuple(token_id for token_id in tokenizer.eos_token_ids if token_id < config.vocab_size)
         self._runner = Runner(model, self._cache, Sampler(eos_token_ids))
         self._seeds = Random(settings.seed)
