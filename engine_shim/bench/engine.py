@@ -85,7 +85,8 @@ def _batches(text: str) -> list[int]:
     return sizes
 
 
-def _contestants(options: argparse.Namespace, max_tokens: int) -> dict[str, Contestant]:
+def _contestants(options: argparse.Namespace, max_tokens: int) -> tuple[dict[str, Contestant], int]:
+    """Who takes part, and the size of the vocabulary."""
     _say("loading the reference engine")
     engine = reference_engine(options.model, options.threads, options.numerics, max_tokens)
     contestants: dict[str, Contestant] = {OURS: lambda work: run_reference(engine, work)}
@@ -95,7 +96,7 @@ def _contestants(options: argparse.Namespace, max_tokens: int) -> dict[str, Cont
         contestants[THEIRS] = lambda work: run_transformers(model, work)
     else:
         print("transformers is not installed, so the reference engine runs alone; pip install transformers accelerate")
-    return contestants
+    return contestants, engine.card.vocab_size
 
 
 def _measure(options: argparse.Namespace) -> tuple[list[Figures], list[str]]:
@@ -103,11 +104,12 @@ def _measure(options: argparse.Namespace) -> tuple[list[Figures], list[str]]:
     batches = _batches(options.batch)
     if options.output_tokens < 2 or options.input_tokens < 1 or options.rounds < 1:
         raise BadSettings("--output-tokens must be at least 2, --input-tokens and --rounds at least 1.")
-    contestants = _contestants(options, max(batches) * (options.input_tokens + options.output_tokens + 16))
+    contestants, vocab_size = _contestants(options, max(batches) * (options.input_tokens + options.output_tokens + 16))
     figures: list[Figures] = []
     agreement: list[str] = []
     for batch in batches:
-        found, tokens = _measure_batch(options, batch, contestants)
+        rounds = [_workload(options, batch, vocab_size, index) for index in range(options.rounds + 1)]
+        found, tokens = _measure_batch(rounds, batch, contestants)
         figures += found
         if THEIRS in contestants:
             equal = sum(ours == theirs for ours, theirs in zip(tokens[OURS], tokens[THEIRS], strict=True))
@@ -115,22 +117,28 @@ def _measure(options: argparse.Namespace) -> tuple[list[Figures], list[str]]:
     return figures, agreement
 
 
+def _workload(options: argparse.Namespace, batch: int, vocab_size: int, seed: int) -> Workload:
+    draw = random.Random(seed)
+    return Workload(
+        [[draw.randrange(vocab_size) for _ in range(options.input_tokens)] for _ in range(batch)], options.output_tokens
+    )
+
+
 def _measure_batch(
-    options: argparse.Namespace, batch: int, contestants: dict[str, Contestant]
+    rounds: list[Workload], batch: int, contestants: dict[str, Contestant]
 ) -> tuple[list[Figures], dict[str, list[list[int]]]]:
+    """Speeds of all rounds but the first, and the tokens of these rounds."""
     names = list(contestants)
     prefill: dict[str, list[float]] = {name: [] for name in names}
     decode: dict[str, list[float]] = {name: [] for name in names}
     tokens: dict[str, list[list[int]]] = {name: [] for name in names}
-    for index in range(options.rounds + 1):
-        _say(f"batch {batch}: round {index} of {options.rounds}")
-        draw = random.Random(index)
-        prompts = [[draw.randrange(1000, 20000) for _ in range(options.input_tokens)] for _ in range(batch)]
+    for index, work in enumerate(rounds):
+        _say(f"batch {batch}: round {index} of {len(rounds) - 1}")
         for name in names if index % 2 else reversed(names):
-            timing = contestants[name](Workload(prompts, options.output_tokens))
+            timing = contestants[name](work)
             if index:
-                prefill[name].append(batch * options.input_tokens / timing.prefill_s)
-                decode[name].append(batch * (options.output_tokens - 1) / timing.decode_s)
+                prefill[name].append(sum(map(len, work.prompts)) / timing.prefill_s)
+                decode[name].append(batch * (work.output_tokens - 1) / timing.decode_s)
                 tokens[name] += timing.tokens
     _say("")
     return [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from safetensors.torch import save_file
 
 from engine_shim.engine.port import (
     EngineEvent,
@@ -176,3 +178,42 @@ def address_of(engine: ReferenceEngine, table: tuple[int, ...], token: int, laye
     else:
         slab = (layer * 2 + part) * layout.num_blocks + block
     return engine.region.base + (slab * layout.block_tokens + offset) * layout.slab_token_bytes
+
+
+_PARTS = {
+    "self_attn.q_proj": (48, 48),
+    "self_attn.k_proj": (16, 48),
+    "self_attn.v_proj": (16, 48),
+    "self_attn.o_proj": (48, 48),
+    "mlp.gate_proj": (80, 48),
+    "mlp.up_proj": (80, 48),
+    "mlp.down_proj": (48, 80),
+    "input_layernorm": (48,),
+    "post_attention_layernorm": (48,),
+}
+
+
+def write_tiny_llama(folder: Path) -> None:
+    """`folder` holds TINY_LLAMA, seed 0, as a Hugging Face checkpoint."""
+    sizes = {f"model.layers.{layer}.{part}.weight": shape for layer in range(2) for part, shape in _PARTS.items()}
+    sizes |= {"model.embed_tokens.weight": (300, 48), "model.norm.weight": (48,)}
+    tensors = {name: torch.empty(shape) for name, shape in sizes.items()}
+    for name, tensor in tensors.items():
+        SeededCheckpoint(TINY_LLAMA).read(name, tensor)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 300,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tiny_tokenizer()._backend.save(str(folder / "tokenizer.json"))
