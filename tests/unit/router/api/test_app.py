@@ -1,0 +1,85 @@
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from router.api.app import Surface, build_app
+from router.core.admission import Admission
+from router.core.burden import Burdens
+from router.core.fleet import fold
+from router.core.placement import Desk, Rules
+from router.driver.router import Conduct, Router
+from tests.support.instances import both, decode, prefill
+
+
+@pytest.fixture
+async def shown():
+    """(client, router, watch) of an application without a server."""
+    router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
+    router.attach(None, SimpleNamespace(fold=lambda record: None, count_retry=lambda reason: None))
+    watch = SimpleNamespace(degraded=False, looked_at=0.0)
+    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded)
+
+    @asynccontextmanager
+    async def lifespan(app):
+        yield
+
+    transport = httpx.ASGITransport(build_app(surface, lifespan), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
+        yield client, router, watch
+
+
+async def test_models_are_those_that_can_be_served(shown):
+    client, router, _ = shown
+    router.take_fleet(fold([prefill(), decode(), prefill("px", model="half"), both("b", model="a")], router.burdens, 0))
+    assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["a", "m"]
+    assert (await client.get("/v1/models/half")).status_code == 404
+
+
+async def test_readiness_follows_fleet_and_draining(shown):
+    client, router, watch = shown
+    assert (await client.get("/readyz")).status_code == 503
+    router.take_fleet(fold([prefill(), decode()], router.burdens, 0))
+    assert (await client.get("/readyz")).json()["models"] == ["m"]
+    watch.degraded = True
+    degraded = await client.get("/readyz")
+    assert degraded.status_code == 200 and degraded.json()["degraded"] is True
+    router.drain()
+    assert (await client.get("/readyz")).status_code == 503
+    assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_the_fleet_is_shown_without_a_kv_identity_too(shown):
+    client, router, _ = shown
+    router.take_fleet(fold([prefill(), decode(kv=False)], router.burdens, 0))
+    shown_ = {i["instance_id"]: i for i in (await client.get("/admin/fleet")).json()["instances"]}
+    assert shown_["d0"]["compat_hash"] is None and shown_["d0"]["modes"] == []
+    assert shown_["p0"]["modes"] == ["push", "pull"]
+
+
+async def test_metrics_are_rendered_elsewhere(shown):
+    client, _, _ = shown
+    answer = await client.get("/metrics")
+    assert answer.text == "tandem_x 1\n" and answer.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/none", 404, "not_found"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("POST", "/v1/completions", 500, "internal_error"),
+        ("POST", "/tokenize", 503, "no_decode"),
+    ],
+)
+async def test_refusals_are_in_the_envelope(shown, method, path, status, code):
+    client, _, _ = shown
+    answer = await client.request(method, path, content=b"{}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_tokenize_body_is_bounded(shown, monkeypatch):
+    client, _, _ = shown
+    monkeypatch.setattr("router.api.app.TOKENIZE_BYTES", 3)
+    assert (await client.post("/tokenize", content=b"1234")).status_code == 413

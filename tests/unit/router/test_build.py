@@ -1,0 +1,46 @@
+import socket
+
+import pytest
+
+from router.build import build_router, listen
+from router.contract.errors import AddressTaken
+from router.contract.instance import Mode
+from router.core.policies import round_robin
+from router.settings import Settings
+
+
+def test_settings_reach_the_router():
+    router = build_router(
+        Settings(
+            mode=Mode.PULL,
+            local_below_chars=7,
+            decode_policy="round_robin",
+            prefill_cancel="never",
+            attempts=4,
+            next_token_s=3.0,
+            connect_s=1.5,
+            engine_idle_s=2.5,
+        )
+    )
+    assert (router.mode, router.desk.rules.local_below_chars) == (Mode.PULL, 7)
+    assert router.desk.rules.decode_policy is round_robin
+    assert (router.conduct.cancels_prefill, router.conduct.attempts) == (False, 4)
+    assert router.deadlines.next_token_s == 3.0
+    assert (router.conduct.pool.connect_s, router.conduct.pool.idle_for_s) == (1.5, 2.5)
+    assert router.conduct.owner.startswith("router-")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_a_free_port_is_found(host):
+    with listen(host, 0) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_a_taken_address_and_a_host_that_is_not_ours_are_one_sentence():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(AddressTaken, match="choose another"):
+            listen("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(AddressTaken):
+        listen("203.0.113.1", 0)
