@@ -12,6 +12,7 @@ tests/unit/router/api/test_hook.py.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any, cast
 
 from uvicorn.config import Config
@@ -39,12 +40,16 @@ class HookProtocol(DoorProtocol):
         door: Door,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop, door=door)
+        self._idle = door.router.idle
         self._receiving: HookClient | None = None
         self._whole: HookClient | None = None
         self._running: HookClient | None = None
+        self.due_at = 0.0
+        """When the connection has been idle for long enough, monotonic seconds."""
 
     def data_received(self, data: bytes) -> None:
         """Parse; a hooked request that is whole is let in once the parser is done with this read."""
+        self._idle.discard(self)
         super().data_received(data)
         client = self._whole
         if client is not None:
@@ -89,6 +94,7 @@ class HookProtocol(DoorProtocol):
         """Tell the running exchange that its client has left."""
         client, self._running = self._running, None
         self._receiving = self._whole = None
+        self._idle.discard(self)
         super().connection_lost(exc)
         if client is not None:
             client.leave()
@@ -106,8 +112,19 @@ class HookProtocol(DoorProtocol):
             self._running.resume()
 
     def end_hooked(self, client: HookClient) -> None:
-        """The answer of `client` is complete; uvicorn goes on with the connection."""
+        """The answer of `client` is complete: the connection waits for another request, or uvicorn goes on with it."""
         self._running = None
+        if client.keep_alive and not self.pipeline:
+            # uvicorn would start a timer here and stop it when the next request comes; the sweep costs neither.
+            self.due_at = monotonic() + self.timeout_keep_alive
+            self._idle.add(self)
+            return
         if not client.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    def on_due(self, now: float) -> None:
+        """The connection has been idle for too long."""
+        self._idle.discard(self)
+        if not self.transport.is_closing():
+            self.transport.close()

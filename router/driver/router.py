@@ -17,7 +17,7 @@ from router.driver.clerk import Clerk
 from router.driver.exchange import Exchange
 from router.driver.leftover import Leftover
 from router.driver.ports import Books, ClientPort, LedgerPort
-from router.driver.sweep import Sweep
+from router.driver.sweep import Due, Sweep
 from router.legs.pool import LegPool, PoolLimits
 
 _IDS_AT_ONCE = 256
@@ -52,7 +52,9 @@ class Router:
         self.live: set[Exchange] = set()
         self.leftovers: set[Leftover] = set()
         """Prefill legs that outlive their requests."""
-        self.sweep = Sweep((self.live, self.leftovers))
+        self.idle: set[Due] = set()
+        """Client connections that wait for a request."""
+        self.sweep = Sweep((self.live, self.leftovers, self.idle))
         self.clerk: Clerk
         self._pools: dict[str, LegPool] = {}
         self._turn = 0

@@ -30,9 +30,9 @@ _OURS = HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 _STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
-    """A whole answer, to be passed on byte for byte. `headers` are fit for the client."""
+    """A whole answer, to be passed on byte for byte. `headers` are fit for the client. Not frozen: see Intake."""
 
     status: int
     headers: Headers
@@ -54,11 +54,12 @@ class Verdict:
 def client_headers(headers: Headers) -> Headers:
     """The engine's headers less those of its connection and those that the router sets itself."""
     kept = [header for header in headers if header[0] not in _OURS]
-    connection = dict(headers).get(b"connection")
-    if connection is None:
-        return kept
-    named = {token.strip().lower() for token in connection.split(b",")}
-    return [header for header in kept if header[0] not in named]
+    if b"connection" in dict(headers):
+        named = {
+            token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")
+        }
+        return [header for header in kept if header[0] not in named]
+    return kept
 
 
 def stream_headers(headers: Headers) -> Headers:
@@ -70,7 +71,7 @@ def stream_headers(headers: Headers) -> Headers:
 
 def is_stream(headers: Headers) -> bool:
     """True when the answer is one of server-sent events."""
-    return dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
 
 
 class _Error(msgspec.Struct, gc=False):

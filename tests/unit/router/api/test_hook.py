@@ -2,6 +2,8 @@
 
 import asyncio
 from importlib.metadata import version
+from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
@@ -19,6 +21,7 @@ class Door:
 
     def __init__(self):
         self.entered = []
+        self.router = SimpleNamespace(idle=set())
 
     def enter(self, client, endpoint, headers, body):
         self.entered.append((client, endpoint, headers, body))
@@ -39,7 +42,8 @@ async def made():
     protocol.connection_made(transport)
     protocol.calls = calls
     yield protocol
-    protocol.connection_lost(None)
+    if protocol.parser is not None:
+        protocol.connection_lost(None)
 
 
 def post(body=b'{"model":"m"}', path="/v1/chat/completions", method="POST", version_="1.1", lines=()) -> bytes:
@@ -100,12 +104,32 @@ async def test_a_request_behind_a_running_one_waits_its_turn(made):
 async def test_between_requests_the_keep_alive_runs(made):
     made.data_received(post())
     ((client, *_),) = made.door.entered
-    assert made.timeout_keep_alive_task is None
+    idle = made.door.router.idle
+    assert not idle and made.timeout_keep_alive_task is None
     client.response_complete = True
     made.end_hooked(client)
-    assert made.timeout_keep_alive_task is not None
+    assert idle == {made} and 0 < made.due_at - monotonic() <= made.timeout_keep_alive
     made.data_received(post())
-    assert made.timeout_keep_alive_task is None and len(made.door.entered) == 2
+    assert not idle and len(made.door.entered) == 2
+
+
+async def test_a_connection_that_stays_idle_is_closed(made):
+    made.data_received(post())
+    ((client, *_),) = made.door.entered
+    client.response_complete = True
+    made.end_hooked(client)
+    made.on_due(made.due_at)
+    assert made.transport.closed and not made.door.router.idle
+    made.on_due(made.due_at)
+
+
+async def test_a_connection_that_is_gone_is_not_swept(made):
+    made.data_received(post())
+    ((client, *_),) = made.door.entered
+    client.response_complete = True
+    made.end_hooked(client)
+    made.connection_lost(None)
+    assert not made.door.router.idle
 
 
 async def test_a_shutdown_waits_for_a_running_request(made):
