@@ -64,7 +64,7 @@ class Rig:
         await until(lambda: self.at_rest)
 
 
-async def until(is_true: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(is_true: Callable[[], bool], within_s: float = 20.0) -> None:
     """Returns once `is_true`, looking again whenever the event loop has turned; fails after `within_s` seconds."""
     async with asyncio.timeout(within_s):
         while not is_true():
@@ -91,9 +91,11 @@ async def rig(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     made = Rig(f"http://127.0.0.1:{port}", port, parts, prefills, decodes)
     try:
-        async with httpx.AsyncClient(base_url=made.url, timeout=10.0) as client:
+        async with httpx.AsyncClient(base_url=made.url, timeout=20.0, verify=False) as client:
             made.client = client
             await until(lambda: server.started or serving.done())
+            if static:
+                await until(lambda: len(parts.router.fleet.members) == len(made.engines))
             yield made
     finally:
         server.should_exit = True

@@ -48,10 +48,10 @@ async def test_leaving_in_mid_stream_stops_decode(data_path):
 async def test_the_next_request_is_unharmed(data_path):
     async with rig(data_path=data_path) as r:
         r.behave(r.prefill, delay_s=0.05)
-        for _ in range(20):
+        for number in range(20):
             wire = await Wire.to(r.port)
             wire.send(post(PATH, BODY))
-            await until(lambda: r.prefill.num_open == 1)
+            await until(lambda number=number: len(r.prefill.seen) > 2 * number)
             wire.cut()
             assert (await r.client.post(PATH, json=BODY)).status_code == 200
             await r.come_to_rest()

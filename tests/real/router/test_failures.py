@@ -172,8 +172,8 @@ async def test_a_prefill_that_was_restarted_is_noticed(data_path):
 
 async def test_prefill_failing_after_decode_streams_harms_nobody(data_path):
     async with rig(data_path=data_path) as r:
-        r.behave(r.prefill, delay_s=0.1, fault=Fault.CLOSE)
-        r.behave(r.decode, num_events=10, gap_s=0.03)
+        r.behave(r.prefill, delay_s=0.3, fault=Fault.CLOSE)
+        r.behave(r.decode, num_events=20, gap_s=0.05)
         answer = await r.client.post(PATH, json=STREAM)
         assert answer.text.endswith("data: [DONE]\n\n")
         await r.come_to_rest()
@@ -181,7 +181,7 @@ async def test_prefill_failing_after_decode_streams_harms_nobody(data_path):
 
 async def test_a_prefill_that_outlives_its_answer_is_left_to_finish(data_path):
     async with rig(data_path=data_path) as r:
-        r.behave(r.prefill, delay_s=0.2)
+        r.behave(r.prefill, delay_s=1.0)
         answer = await r.client.post(PATH, json=BODY)
         assert answer.status_code == 200
         assert r.prefill.num_open == 1
@@ -218,8 +218,8 @@ async def test_silence_between_tokens_ends_the_stream_with_an_error(data_path):
 
 
 async def test_a_local_request_has_prefills_time_too(data_path):
-    async with rig(data_path=data_path, mode=Mode.LOCAL, prefill_s=0.4, first_token_s=0.2) as r:
-        r.behave(r.decode, delay_s=0.45)
+    async with rig(data_path=data_path, mode=Mode.LOCAL, prefill_s=3.0, first_token_s=0.3) as r:
+        r.behave(r.decode, delay_s=0.6)
         assert (await r.client.post(PATH, json=STREAM)).status_code == 200
 
 
@@ -250,7 +250,7 @@ async def test_a_json_answer_cut_after_the_router_has_begun_cuts_the_connection(
 
 async def test_prefill_that_must_not_be_cancelled_is_not(data_path):
     async with rig(data_path=data_path, prefill_cancel="never") as r:
-        r.behave(r.prefill, delay_s=0.2)
+        r.behave(r.prefill, delay_s=1.0)
         r.behave(r.decode, fault=Fault.REFUSE, status=400, error_body=REFUSAL)
         answer = await r.client.post(PATH, json=BODY)
         assert answer.status_code == 400

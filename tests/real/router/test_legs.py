@@ -87,20 +87,18 @@ async def test_forty_requests_under_one_client_id_have_forty_internal_ids(data_p
 
 async def test_both_legs_leave_together_whatever_prefill_does(data_path):
     async with rig(data_path=data_path) as r:
-        r.behave(r.prefill, delay_s=0.4)
-        request = asyncio.create_task(r.client.post(PATH, json=BODY))
-        await until(lambda: r.prefill.num_open == 1 and len(r.decode.seen) == 1)
+        r.behave(r.prefill, delay_s=1.0)
+        assert (await r.client.post(PATH, json=BODY)).status_code == 200
         assert r.prefill.num_open == 1, "decode's leg left while prefill was still at work"
-        assert (await request).status_code == 200
         await r.come_to_rest()
 
 
 async def test_pull_waits_for_prefill_and_passes_its_answer_on_unchanged(data_path):
     async with rig(data_path=data_path, mode=Mode.PULL) as r:
-        r.behave(r.prefill, delay_s=0.05)
+        r.behave(r.prefill, delay_s=1.0)
         request = asyncio.create_task(r.client.post(PATH, json=BODY))
-        await until(lambda: r.prefill.num_open == 1)
-        assert not r.decode.seen
+        await until(lambda: len(r.prefill.seen) == 1)
+        assert r.prefill.num_open == 1 and not r.decode.seen
         assert (await request).status_code == 200
         params = r.decode.seen[0].fields["kv_transfer_params"]
         assert params["remote_block_ids"] == [[0]]

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.bench.mock_behaviour import Fault
 from router.contract.instance import Role
+from router.driver import static_fleet
 from tests.support.routers import BODY, PATH, rig, until
 
 CHAT_ANSWER = {
@@ -68,10 +69,11 @@ async def test_readiness_needs_a_pair_and_health_does_not():
         )
 
 
-async def test_an_engine_that_is_gone_leaves_the_fleet():
+async def test_an_engine_that_is_gone_leaves_the_fleet(monkeypatch):
+    monkeypatch.setattr(static_fleet, "LEASE_S", 1.5)
     async with rig() as r:
         await r.decode.stop()
-        await until(lambda: not r.parts.router.fleet.serves, within_s=8.0)
+        await until(lambda: not r.parts.router.fleet.serves)
         refused = await r.client.post(PATH, json=BODY)
         assert refused.json()["error"]["code"] == "no_decode"
 
@@ -106,10 +108,10 @@ async def test_metrics_parse_and_tell_what_happened():
 
 async def test_the_fleet_is_shown():
     async with rig() as r:
-        r.behave(r.prefill, delay_s=0.3)
-        r.behave(r.decode, delay_s=0.3)
+        r.behave(r.prefill, delay_s=1.0)
+        r.behave(r.decode, delay_s=1.0)
         request = asyncio.create_task(r.client.post(PATH, json=BODY))
-        await until(lambda: r.decode.num_open == 1)
+        await until(lambda: len(r.decode.seen) == 1)
         shown = (await r.client.get("/admin/fleet")).json()
         by_name = {instance["instance_id"]: instance for instance in shown["instances"]}
         assert by_name["p0"]["role"] == Role.PREFILL
@@ -125,7 +127,8 @@ async def test_the_documentation_lists_what_is_served():
         assert (await r.client.get("/docs")).status_code == 200
 
 
-async def test_tokenize_goes_to_a_decode_instance():
+async def test_tokenize_goes_to_a_decode_instance(monkeypatch):
+    monkeypatch.setattr(static_fleet, "LEASE_S", 1.5)
     async with rig() as r:
         answer = await r.client.post("/tokenize", json={"model": "m", "prompt": "hi"})
         assert answer.status_code == 200
@@ -133,7 +136,7 @@ async def test_tokenize_goes_to_a_decode_instance():
         await r.decode.stop()
         answer = await r.client.post("/tokenize", json={"prompt": "hi"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "leg_unreachable")
-        await until(lambda: not r.parts.router.fleet.serves, within_s=8.0)
+        await until(lambda: not r.parts.router.fleet.serves)
         answer = await r.client.post("/tokenize", json={"prompt": "hi"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_decode")
 
