@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import Full, Queue
+from queue import SimpleQueue
 
 import msgspec
 
 from router.core.record import Record
 
-FLUSH_S = 0.05
-MAX_PIECES = 64
+FLUSH_S = 0.1
+MAX_PIECES = 32
 """Pieces of FLUSH_S each that may wait for a slow reader: about three seconds."""
 
 _ENCODE = msgspec.json.Encoder().encode_into
@@ -29,7 +29,7 @@ class RequestLog:
         self._sink = sink
         self._later = later
         self._buffer = bytearray()
-        self._queue: Queue[bytes | None] = Queue(MAX_PIECES)
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._armed = False
         self.dropped_bytes = 0
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
@@ -47,19 +47,16 @@ class RequestLog:
         """What has been collected is the thread's."""
         self._armed = False
         if self._buffer:
-            try:
-                self._queue.put_nowait(bytes(self._buffer))
-            except Full:
+            if self._queue.qsize() < MAX_PIECES:
+                self._queue.put(bytes(self._buffer))
+            else:
                 self.dropped_bytes += len(self._buffer)
             self._buffer.clear()
 
     def close(self, wait_s: float = 1.0) -> None:
         """Everything has been written, or the reader has not taken it within `wait_s` seconds."""
         self.flush()
-        try:
-            self._queue.put(None, timeout=wait_s)
-        except Full:
-            return
+        self._queue.put(None)
         self._thread.join(wait_s)
 
     def _run(self) -> None:
