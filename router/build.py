@@ -41,7 +41,7 @@ from router.telemetry import Telemetry, gauge
 
 LOG = logging.getLogger("tandem.router")
 BACKLOG = 2048
-_GC_THRESHOLDS = (50_000, 20, 100)
+_GC_THRESHOLDS = (10_000, 20, 50)
 """Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
 
