@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from engine_shim.engine.reference.linear import Linear, make_linear
+from engine_shim.engine.reference.linear import Linear, PackedLinear, PlainLinear, can_pack
 
 PROBED_ROWS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 100, 128, 200, 257, 384, 511)
 LARGE_WEIGHT = 1 << 23
@@ -43,7 +43,7 @@ class InvariantLinears:
 
     def __call__(self, weight: torch.Tensor) -> Linear:
         """A Linear of `weight`, [out, in]."""
-        linear = make_linear(weight)
+        linear = PackedLinear(weight) if can_pack(weight) else PlainLinear(weight)
         key = (weight.shape, weight.dtype, weight.device)
         if key not in self._verdicts:
             self._verdicts[key] = is_row_invariant(linear, weight)

@@ -16,7 +16,7 @@ class Fickle(PlainLinear):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         self.seen.append(len(x))
-        halves = (x[:, ::2] @ self.weight[:, ::2].T) + (x[:, 1::2] @ self.weight[:, 1::2].T)
+        halves = (x[:, ::2] @ self._weight[:, ::2].T) + (x[:, 1::2] @ self._weight[:, 1::2].T)
         return halves if len(x) < 5 else super().__call__(x)
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,8 @@ def test_tiles_make_it_invariant_by_calling_it_with_one_shape_only():
 
 
 def test_the_verdict_decides_what_is_made(monkeypatch):
-    monkeypatch.setattr(invariant_linear, "make_linear", Fickle)
+    monkeypatch.setattr(invariant_linear, "PackedLinear", Fickle)
+    monkeypatch.setattr(invariant_linear, "can_pack", lambda _weight: True)
     linears = InvariantLinears()
     assert isinstance(linears(weight_of(24, 64)), TiledLinear)
     monkeypatch.setattr(invariant_linear, "is_row_invariant", lambda *_args: True)

@@ -7,7 +7,7 @@ from engine_shim.engine.reference.linear import PackedLinear, PlainLinear, make_
 
 
 @pytest.mark.parametrize("make", [PackedLinear, PlainLinear])
-@pytest.mark.parametrize("num_rows", [1, 3, 40])
+@pytest.mark.parametrize("num_rows", [1, 3, 40, 200])
 def test_rows_are_multiplied_by_the_transposed_weight(make, num_rows):
     generator = torch.Generator().manual_seed(0)
     weight, x = torch.randn(24, 40, generator=generator), torch.randn(num_rows, 40, generator=generator)
@@ -20,9 +20,10 @@ def test_rows_are_multiplied_by_the_transposed_weight(make, num_rows):
     assert torch.equal(residual, before)
 
 
-def test_packing_is_for_float32_alone():
-    assert isinstance(make_linear(torch.zeros(4, 4)), PackedLinear)
-    assert isinstance(make_linear(torch.zeros(4, 4, dtype=torch.bfloat16)), PlainLinear)
+def test_float32_heads_are_packed():
+    assert isinstance(make_linear(torch.zeros(32, 4)), PackedLinear)
+    assert isinstance(make_linear(torch.zeros(31, 4)), PlainLinear)
+    assert isinstance(make_linear(torch.zeros(32, 4, dtype=torch.bfloat16)), PlainLinear)
 
 
 def test_size_classes_are_few_and_close():
