@@ -94,12 +94,12 @@ class Clerk:
     def _finish(self, exchange: Exchange) -> None:
         record = _record(exchange)
         if exchange.attempts:
-            self._close(exchange.request_id, exchange.attempts, record.outcome, record.code)
+            self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
         self._books.fold(record)
 
-    def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, code: str) -> None:
+    def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, note: str) -> None:
         if self._ledger is not None:
-            self._ledger.post(Closed(transfer_id_of(request_id, Attempt(attempt)), outcome, code))
+            self._ledger.post(Closed(transfer_id_of(request_id, Attempt(attempt)), outcome, note))
 
 
 def _record(exchange: Exchange) -> Record:
@@ -132,3 +132,14 @@ def _record(exchange: Exchange) -> Record:
         outcome,
         code,
     )
+
+
+def _note(record: Record) -> str:
+    """What the Story says of the end: why this mode, how long each phase took, and the error if there was one."""
+    phases = f"sent {_ms(record.sent_s)}, prefill {_ms(record.prefilled_s)}, first byte {_ms(record.first_byte_s)}"
+    why = f"{record.mode} ({record.reason}); {phases}, end {_ms(record.ended_s)}"
+    return f"{record.code}; {why}" if record.code else why
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds else "never"

@@ -83,7 +83,9 @@ async def test_a_finished_exchange_becomes_a_record(desk):
     clerk, ledger, books = desk
     clerk.put(Done())
     clerk.work_off()
-    assert ledger.entries == [Closed("req-1.2", Outcome.SERVED, "")]
+    (closed,) = ledger.entries
+    assert (closed.transfer_id, closed.outcome) == ("req-1.2", Outcome.SERVED)
+    assert closed.note == "push (configured); sent 200.0 ms, prefill 300.0 ms, first byte 400.0 ms, end 600.0 ms"
     (record,) = books.records
     assert (record.request_id, record.client_id, record.model, record.stream) == (ID, "mine", "m", True)
     assert (record.mode, record.reason, record.prefill, record.decode) == ("push", "configured", "p0", "d0")
@@ -99,6 +101,7 @@ async def test_an_answer_that_tells_of_an_error_has_failed(desk):
     clerk.work_off()
     assert (books.records[0].outcome, books.records[0].code) == (Outcome.FAILED, "engine_error")
     assert ledger.entries[0].outcome is Outcome.FAILED
+    assert ledger.entries[0].note.startswith("engine_error; push (configured); ")
 
 
 async def test_what_was_never_placed_is_no_attempt(desk):
