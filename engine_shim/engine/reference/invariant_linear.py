@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from engine_shim.engine.reference.linear import Linear, PackedLinear, PlainLinear, can_pack
+from engine_shim.engine.reference.linear import Linear, PlainLinear
+from engine_shim.engine.reference.packed_linear import PackedLinear, can_pack
 
 PROBED_ROWS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 100, 128, 200, 257, 384, 511)
 LARGE_WEIGHT = 1 << 23
