@@ -36,10 +36,9 @@ class FastPlan:
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
         """See AttentionPlan."""
-        if len(self._parts) == 1:
-            return self._parts[0].attend(self._cache, layer, queries)
         parts = zip(self._parts, torch.split(queries, self._rows), strict=True)
-        return torch.cat([part.attend(self._cache, layer, rows) for part, rows in parts])
+        pieces = [piece for part, rows in parts for piece in part.attend(self._cache, layer, rows)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 class _Part:
@@ -54,34 +53,23 @@ class _Part:
         tables = [_padded(chunk, num_blocks) for chunk in chunks]
         self._blocks = torch.tensor(tables, dtype=torch.int64).to(cache.tensor.device, non_blocking=True).view(-1)
         self._mask = _mask(chunks, self._num_tokens, cache.tensor)
+        begins = range(0, self._rows_each, PIECE_ROWS)
+        self._pieces = [(begin, min(begin + PIECE_ROWS, self._rows_each)) for begin in begins]
 
-    def attend(self, cache: KVCache, layer: int, queries: torch.Tensor) -> torch.Tensor:
+    def attend(self, cache: KVCache, layer: int, queries: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The rows' mixtures in order, in pieces of [rows, heads * head_dim]."""
         keys, values = (self._dense(cache, kept) for kept in (cache.keys[layer], cache.values[layer]))
         rows = queries.view(self._num_chunks, self._rows_each, *queries.shape[1:]).transpose(1, 2)
-        if self._mask is None or self._rows_each <= PIECE_ROWS:
-            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=self._mask, enable_gqa=True)
-        else:
-            out = self._by_pieces(rows, keys, values, self._mask)
-        return out.transpose(1, 2).reshape(len(queries), -1)
-
-    def _by_pieces(
-        self, rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
-        first_position = self._num_tokens - self._rows_each
-        pieces = []
-        for begin in range(0, self._rows_each, PIECE_ROWS):
-            end = min(begin + PIECE_ROWS, self._rows_each)
-            seen = slice(0, first_position + end)
-            pieces.append(
-                F.scaled_dot_product_attention(
-                    rows[:, :, begin:end],
-                    keys[:, :, seen],
-                    values[:, :, seen],
-                    attn_mask=mask[:, :, begin:end, seen],
-                    enable_gqa=True,
-                )
+        for begin, end in self._pieces:
+            num_keys = self._num_tokens - self._rows_each + end
+            mixed = F.scaled_dot_product_attention(
+                rows[:, :, begin:end],
+                keys[:, :, :num_keys],
+                values[:, :, :num_keys],
+                attn_mask=None if self._mask is None else self._mask[:, :, begin:end, :num_keys],
+                enable_gqa=True,
             )
-        return torch.cat(pieces, dim=2)
+            yield mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _dense(self, cache: KVCache, kept: torch.Tensor) -> torch.Tensor:
         """[num_chunks, kv_heads, tokens, head_dim]"""
