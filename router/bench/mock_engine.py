@@ -123,7 +123,10 @@ class _EngineProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._cancel_timer() if not self._busy else None
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.cut()  # such as another router that tries HTTP/2
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -155,6 +158,9 @@ class _EngineProtocol(asyncio.Protocol):
         if self._path == b"/kv/cancel":
             self._engine.taken_back.append(json.loads(b"".join(self._body))["transfer_id"])
             self._send_json(200, b"{}")
+            return
+        if self._parser.get_method() == b"GET":
+            self._send_json(200, b"{}")  # another router's health check
             return
         self._busy = True
         self._engine.num_open += 1

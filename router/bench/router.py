@@ -2,35 +2,37 @@
 
 Load and mock engines share one core, the router has another; without a second core all share one and the figures say
 so. Every figure is the median over rounds, and the rounds of all set-ups are interleaved, so that a disturbance of the
-machine meets them alike. CPU time is that of the router's process, from /proc.
+machine meets them alike. CPU time is that of the router's processes, from /proc.
+
+Other routers run beside it, if they are installed:
+
+  --peer 'sglang=sglang-router launch --pd-disaggregation --policy random --prefill {prefill} --decode {decode}
+    --port {port}'
+  --peer 'vllm=vllm-router --vllm-pd-disaggregation --policy random --prefill {prefill} --decode {decode}
+    --port {port}'
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-import httpx
 import uvloop
 
 from router.bench.closed_loop import LoopResult, closed_loop, request_bytes
 from router.bench.machine import describe_machine
 from router.bench.report import table
-from router.contract.errors import EngineDown, RouterError
+from router.bench.router_targets import Target, mock_engines, peer, tandem_router
+from router.contract.errors import TandemError
 from router.settings import DATA_PATHS
-from router.store.embedded import EmbeddedStore, end_with_parent
-
-NAMESPACE = "bench"
-READY_WITHIN_S = 20.0
-_TICKS = os.sysconf("SC_CLK_TCK")
+from router.store.embedded import EmbeddedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Plan:
     seconds: float
     rounds: int
     body_bytes: int
+    peers: tuple[tuple[str, str], ...] = ()
+    """Name and command of other routers; the command names {prefill}, {decode} and {port}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +61,9 @@ class Figure:
     p50_us: float
     p99_us: float
     cpu_us: float
-    """Router CPU per request, or per chunk for streams; 0 for `direct`."""
+    """CPU of the router per request, or per chunk for streams; 0 for `direct`."""
     rss_mib: float
     failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Somebody to load: a port, and the process whose CPU counts (0: none)."""
-
-    name: str
-    port: int
-    pid: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,11 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         given.seconds,
         given.rounds,
         given.body_bytes,
+        tuple(given.peer),
     )
     machine = describe_machine()
     if machine.is_busy:
         print("The machine is busy; figures will be noisy.", file=sys.stderr)
-    figures = uvloop.run(measure(plan))
+    try:
+        figures = uvloop.run(measure(plan))
+    except TandemError as error:
+        print(error, file=sys.stderr)
+        return 2
     print(table(_rows(figures)))
     if given.json:
         result = {"machine": asdict(machine), "plan": asdict(plan), "figures": [asdict(figure) for figure in figures]}
@@ -94,28 +94,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tandem bench router", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tandem bench router", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--paths", default=",".join(DATA_PATHS), help="(default: %(default)s)")
     parser.add_argument("--connections", default="1,32,256", help="kept-alive connections (default: %(default)s)")
     parser.add_argument("--streams", type=int, default=128, help="paced streams at a time (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--body-bytes", type=int, default=1024, help="of each request (default: %(default)s)")
+    parser.add_argument(
+        "--peer", action="append", default=[], type=_peer, metavar="NAME=COMMAND", help="another router, see above"
+    )
     parser.add_argument("--json", metavar="OUT", help="write all figures to this file")
     return parser
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, separator, command = text.partition("=")
+    if not separator or not name or not all(word in command for word in ("{prefill}", "{decode}", "{port}")):
+        raise argparse.ArgumentTypeError("give NAME=COMMAND, with {prefill}, {decode} and {port} in the command")
+    return name, command
 
 
 async def measure(plan: Plan) -> list[Figure]:
     """The medians of all set-ups."""
     own, other = _cores()
-    os.sched_setaffinity(0, {own})
-    with EmbeddedStore() as store:
-        async with _mock_engines(store.url, own) as urls, _routers(plan, store.url, other) as routers:
-            direct = Target("direct", int(urls["decode"].rpartition(":")[2]))
+    with _pinned_to(own), EmbeddedStore() as store:
+        async with AsyncExitStack() as running:
+            urls = await running.enter_async_context(mock_engines(store.url, own))
+            targets = [Target("direct", int(urls["decode"].rpartition(":")[2]))]
+            for data_path in plan.paths:
+                targets.append(await running.enter_async_context(tandem_router(store.url, data_path, other)))
+            for name, command in plan.peers:
+                targets.append(await running.enter_async_context(peer(name, command, urls, other)))
             found: dict[tuple[str, str], list[Figure]] = {}
             for number in range(plan.rounds):
                 _progress(number, plan.rounds)
-                for target in (direct, *routers):
+                for target in targets:
                     for figure in await _measure_target(plan, target):
                         found.setdefault((figure.target, figure.load), []).append(figure)
             _progress(plan.rounds, plan.rounds)
@@ -126,15 +142,15 @@ async def _measure_target(plan: Plan, target: Target) -> list[Figure]:
     figures = []
     for num_connections in plan.connections:
         request = request_bytes(stream=False, body_bytes=plan.body_bytes)
-        before = _cpu_s(target.pid)
+        before = target.cpu_s()
         result = await closed_loop(target.port, request, num_connections, plan.seconds)
-        used = _cpu_s(target.pid) - before
+        used = target.cpu_s() - before
         figures.append(_figure(target, f"c{num_connections}", result, used, len(result.latencies_s)))
     if plan.streams:
         request = request_bytes(stream=True, body_bytes=plan.body_bytes)
-        before = _cpu_s(target.pid)
+        before = target.cpu_s()
         result = await closed_loop(target.port, request, plan.streams, max(plan.seconds, 3.0))
-        used = _cpu_s(target.pid) - before
+        used = target.cpu_s() - before
         figures.append(_figure(target, f"{plan.streams} streams", result, used, result.chunks))
     return figures
 
@@ -147,7 +163,7 @@ def _figure(target: Target, load: str, result: LoopResult, cpu_s: float, num_uni
         result.percentile_us(50),
         result.percentile_us(99),
         cpu_s / num_units * 1e6 if target.pid and num_units else 0.0,
-        _rss_mib(target.pid),
+        target.rss_mib(),
         result.failures,
     )
 
@@ -179,97 +195,20 @@ def _rows(figures: list[Figure]) -> list[list[str]]:
     return rows
 
 
-# Processes.
-
-
-@asynccontextmanager
-async def _mock_engines(store: str, core: int) -> AsyncIterator[dict[str, str]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "router.bench.mock_engines",
-        *("--store", store, "--namespace", NAMESPACE),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        preexec_fn=end_with_parent(os.getpid()),
-    )
-    assert process.stdin is not None and process.stdout is not None
-    os.sched_setaffinity(process.pid, {core})
+@contextmanager
+def _pinned_to(core: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
     try:
-        line = await asyncio.wait_for(process.stdout.readline(), READY_WITHIN_S)
-        if not line:
-            raise EngineDown("The mock engines did not start; their message stands above.")
-        yield json.loads(line)
+        yield
     finally:
-        process.stdin.close()
-        await process.wait()
-
-
-@asynccontextmanager
-async def _routers(plan: Plan, store: str, core: int) -> AsyncIterator[list[Target]]:
-    processes: list[asyncio.subprocess.Process] = []
-    try:
-        targets = []
-        for data_path in plan.paths:
-            process = await _start_router(store, data_path)
-            processes.append(process)
-            os.sched_setaffinity(process.pid, {core})
-            targets.append(Target(data_path, await _port_of(process), process.pid))
-        yield targets
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in processes:
-            await process.wait()
-
-
-async def _start_router(store: str, data_path: str) -> asyncio.subprocess.Process:
-    """A router with everything on; its request log is written, but to nowhere."""
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "router",
-        *("--port", "0", "--store", store, "--namespace", NAMESPACE, "--data-path", data_path),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        preexec_fn=end_with_parent(os.getpid()),
-    )
-
-
-async def _port_of(process: asyncio.subprocess.Process) -> int:
-    assert process.stderr is not None
-    async with asyncio.timeout(READY_WITHIN_S):
-        while line := (await process.stderr.readline()).decode():
-            if "listening on" in line:
-                port = int(line.partition("listening on ")[2].partition(",")[0].rpartition(":")[2])
-                break
-        else:
-            raise RouterError("The router did not start; run `tandem router` to see why.")
-        async with httpx.AsyncClient() as client:
-            while (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code != 200:
-                await asyncio.sleep(0.05)
-    return port
+        os.sched_setaffinity(0, before)
 
 
 def _cores() -> tuple[int, int]:
     """A core for load and engines, and one for the router; the same when there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[0], cores[-1]
-
-
-def _cpu_s(pid: int) -> float:
-    if not pid:
-        return 0.0
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _rss_mib(pid: int) -> float:
-    if not pid:
-        return 0.0
-    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _progress(number: int, total: int) -> None:
