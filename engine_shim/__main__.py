@@ -21,6 +21,7 @@ from engine_shim.serve.app import build_app
 from engine_shim.serve.side_channel import side_channel
 from engine_shim.settings import ShimSettings, read_settings
 from router.contract.errors import AddressTaken, DeploymentError, TandemError
+from router.contract.seal import Seal
 
 # The engine and the writer share the interpreter with the event loop: a short switch interval keeps a token or a notice
 # from waiting behind a burst of Python in another thread.
@@ -73,7 +74,9 @@ async def serve(settings: ShimSettings, engine: ReferenceEngine, listener: socke
     """The shim serves until it is told to stop, then drains."""
     port = listener.getsockname()[1]
     kitchen = await open_kitchen(settings, engine, port)
-    app = build_app(kitchen.driver, side_channel=side_channel(kitchen.driver), settings=settings)
+    app = build_app(
+        kitchen.driver, side_channel=side_channel(kitchen.driver, Seal(settings.deployment_key)), settings=settings
+    )
     server = _Server(uvicorn.Config(app, http="httptools", log_level="warning", access_log=False, lifespan="off"))
     stop = asyncio.Event()
     for wanted in (signal.SIGTERM, signal.SIGINT):

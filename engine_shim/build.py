@@ -8,12 +8,16 @@ import time
 from asyncio import Task
 from dataclasses import dataclass
 
-from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, Walked
+from engine_shim.core.fates import Address, FateClocks, FateDesk
+from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver import Driver
 from engine_shim.driver.driver import Bench
+from engine_shim.driver.hand_over import Desks
+from engine_shim.driver.handshake import PROTOCOL_VERSION, Caller, PeerCard
 from engine_shim.driver.membership import Beat, Membership
-from engine_shim.driver.peers import PROTOCOL_VERSION, PeerCard, Peers
+from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import Engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
@@ -25,6 +29,7 @@ from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVOrder
 from router.contract.ledger import Arrived
+from router.contract.seal import Seal
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
@@ -91,17 +96,15 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     ledger = Ledger(redis, settings.namespace, engine_id) if redis is not None else None
 
     holder: list[Driver] = []
-    writer, peers = await _open_fabric(settings, engine, (engine_id, epoch), holder)
+    desks = None
+    if settings.fabric != "none":
+        desks = await _open_desks(settings, engine, _Start(engine_id, epoch, Address(host, port)), holder, ledger)
     driver = Driver(
         Bench(
             engine=engine,
             tokenizer=engine.tokenizer,
-            instance=_instance(settings, engine, (instance_id, epoch), f"http://{_bracket(host)}:{port}", peers),
-            peers=peers,
-            writer=writer,
-            prefill_desk=PrefillDesk(engine_id, PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
-            seat_desk=SeatDesk(engine_id, DecodeClocks(settings.kv_wait_for_s)),
-            on_walked=lambda walked: _post(ledger, walked),
+            instance=_instance(settings, engine, (instance_id, epoch), Address(host, port), desks),
+            desks=desks,
         )
     )
     holder.append(driver)
@@ -113,31 +116,46 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     return Kitchen(driver, membership, ledger, flushing, redis)
 
 
-async def _open_fabric(
-    settings: ShimSettings, engine: Engine, identity: tuple[EngineId, Epoch], holder: list[Driver]
-) -> tuple[WriterThread | None, Peers | None]:
-    """The writer thread with its agent, and the desk for handshakes; events go to the Driver once it is in `holder`."""
-    if settings.fabric == "none":
-        return None, None
-    engine_id, epoch = identity
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """This start of this instance."""
+
+    engine_id: EngineId
+    epoch: Epoch
+    address: Address
+
+
+async def _open_desks(
+    settings: ShimSettings, engine: Engine, start: _Start, holder: list[Driver], ledger: Ledger | None
+) -> Desks:
+    """The writer thread with its agent, and all desks; events go to the Driver once it is in `holder`."""
 
     def on_event(event: FabricEvent) -> None:
         holder[0].on_fabric_event(event)
 
     writer = WriterThread(
-        lambda: NixlFabric(engine_id, engine.region, settings.nixl_backend), asyncio.get_running_loop(), on_event
+        lambda: NixlFabric(start.engine_id, engine.region, settings.nixl_backend), asyncio.get_running_loop(), on_event
     )
     metadata = await writer.start()
     card = PeerCard(
         protocol_version=PROTOCOL_VERSION,
-        engine_id=engine_id,
-        epoch=epoch,
+        engine_id=start.engine_id,
+        epoch=start.epoch,
+        address=start.address,
         compat_hash=compat_hash(engine),
         layout=engine.layout,
         region=engine.region,
         agent_metadata=metadata,
     )
-    return writer, Peers(card, writer)
+    seal = Seal(settings.deployment_key)
+    return Desks(
+        peers=Peers(card, writer, Caller(seal), FateDesk(FateClocks())),
+        writer=writer,
+        seal=seal,
+        prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
+        decode=SeatDesk(start.engine_id, DecodeClocks(settings.kv_wait_for_s)),
+        on_walked=lambda walked: _post(ledger, walked),
+    )
 
 
 def compat_hash(engine: Engine) -> str:
@@ -156,18 +174,18 @@ def compat_hash(engine: Engine) -> str:
 
 
 def _instance(
-    settings: ShimSettings, engine: Engine, start: tuple[InstanceId, Epoch], url: str, peers: Peers | None
+    settings: ShimSettings, engine: Engine, start: tuple[InstanceId, Epoch], address: Address, desks: Desks | None
 ) -> Instance:
     instance_id, epoch = start
-    host, _, port = url.removeprefix("http://").rpartition(":")
     kv = None
-    if peers is not None:
+    if desks is not None:
+        card = desks.peers.card
         kv = KVIdentity(
-            engine_id=peers.card.engine_id,
-            side_channel_host=host.strip("[]"),
-            side_channel_port=int(port),
+            engine_id=card.engine_id,
+            side_channel_host=address.host,
+            side_channel_port=address.port,
             layout=engine.layout,
-            compat_hash=peers.card.compat_hash,
+            compat_hash=card.compat_hash,
             modes=(Mode.PUSH, Mode.PULL, Mode.LOCAL),
             takes_back=True,
         )
@@ -175,7 +193,7 @@ def _instance(
         instance_id=instance_id,
         role=Role(settings.role),
         epoch=epoch,
-        url=url,
+        url=f"http://{_bracket(address.host)}:{address.port}",
         model=engine.card.name,
         max_context_tokens=engine.card.max_context_tokens,
         kv=kv,

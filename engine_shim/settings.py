@@ -14,8 +14,11 @@ from typing import Any
 
 from router.contract.errors import BadSettings
 from router.contract.instance import Role
+from router.contract.seal import check_key
 
 ENV_PREFIX = "TANDEM_SHIM_"
+KEY_VARIABLE = "TANDEM_DEPLOYMENT_KEY"
+"""The one variable that routers and shims have in common."""
 
 
 def _setting(default: object, about: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 - as dataclasses.field
@@ -35,6 +38,7 @@ class ShimSettings:
     advertise_host: str = _setting("", "address that routers and peers use; default: host")
     store: str = _setting("", "redis:// URL of the fleet and ledger; empty for none")
     namespace: str = _setting("tandem", "prefix of all keys in the store")
+    deployment_key: str = _setting("", "secret shared by all routers and shims; better set by TANDEM_DEPLOYMENT_KEY")
     instance_id: str = _setting("", "stays the same over restarts; default: role-host-port")
     model: str = _setting("smollm2-135m", "checkpoint: a directory, a .gguf file, or smollm2-135m")
     model_name: str = _setting("", "served model name; default: from the checkpoint")
@@ -74,6 +78,7 @@ class ShimSettings:
         for name in ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s"):
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
+        check_key(self.deployment_key, self.host)
         if not 0 <= self.port < 65536:
             raise BadSettings(f"--port must be 0 to 65535, not {self.port}.")
 
@@ -124,6 +129,8 @@ def _known(name: str, where: str) -> str:
 
 def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
     ours = {name: value for name, value in environ.items() if name.startswith(ENV_PREFIX)}
+    if KEY_VARIABLE in environ:
+        ours.setdefault(f"{ENV_PREFIX}DEPLOYMENT_KEY", environ[KEY_VARIABLE])
     return {
         _known(name.removeprefix(ENV_PREFIX).lower(), f"Environment variable {name}"): v for name, v in ours.items()
     }

@@ -9,6 +9,9 @@ closed ticket and is answered, not started again. Time only ever abandons a tick
     MATCHED, DRAINING                       no clock: the mover must end, or its process must be gone; in pull mode
                                             the grant is repeated every `resend_every_s` until decode says Moved
 
+Decode's Queued renews the lease of FILLED. Every Registration is answered: Acknowledged while the ticket is open,
+Stopped once it is closed (`landed` when the WRITE was complete, so that a lost Tag is noticed).
+
 Walked by the shim's driver; the effects are its orders. Nothing here knows NIXL, threads or the time of day.
 """
 
@@ -17,54 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode
-from router.contract.notices import Cancelled, Moved
+from router.contract.notices import LANDED, Cancelled, Moved, Queued
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, PrefillDone, Registration, join
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Copy now: WRITE in push mode, or grant decode's READ in pull mode (`registration.mode` says which)."""
-
-    registration: Registration
-    done: PrefillDone
-
-
-@dataclass(frozen=True, slots=True)
-class StopWriter:
-    """Do not begin this copy; if it has begun, let it end and report that."""
-
-    registration: Registration
-
-
-@dataclass(frozen=True, slots=True)
-class FreeKV:
-    """Unpin prefill's blocks of this transfer."""
-
-    transfer_id: TransferId
-
-
-@dataclass(frozen=True, slots=True)
-class FreeSeats:
-    """Tell decode that nothing of this transfer can land any more."""
-
-    transfer_id: TransferId
-    decode_engine_id: EngineId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """An arrival moved the Rendezvous; for the ledger."""
-
-    transfer_id: TransferId
-    arrival: Arrival
-    state: JoinState
-    note: str
-
-
-PrefillEffect = Write | StopWriter | FreeKV | FreeSeats | Walked
 
 
 @dataclass(slots=True)
@@ -79,8 +39,12 @@ class PrefillTicket:
     done: PrefillDone | None = None
     has_leg: bool = False
     """The prefill leg is here; it ends as Prefilled or Abandoned."""
+    renewed_at: float = 0.0
+    """When decode last said that it is queued."""
     granted_at: float = 0.0
     """Pull mode: when decode was last told to READ."""
+    begun: bool = False
+    """Push mode: a WRITE has been ordered."""
     reason: str = ""
     """Why it became VOID or DRAINING: a code of the error tree, or `cancelled`."""
 
@@ -98,8 +62,7 @@ class PrefillClocks:
 class PrefillDesk:
     """All Rendezvous of one prefill engine."""
 
-    def __init__(self, engine_id: EngineId, clocks: PrefillClocks) -> None:
-        self._engine_id = engine_id
+    def __init__(self, clocks: PrefillClocks) -> None:
         self._clocks = clocks
         self._tickets: dict[TransferId, PrefillTicket] = {}
         self.faults = 0
@@ -122,15 +85,28 @@ class PrefillDesk:
         return not ticket.state.closed
 
     def on_registered(self, registration: Registration, now: float) -> list[PrefillEffect]:
-        """Decode's seats arrived. A registration for another start of this instance is answered with FreeSeats."""
-        if registration.prefill_engine_id != self._engine_id:
-            return [FreeSeats(registration.transfer_id, registration.decode_engine_id, "peer_gone")]
+        """Decode's seats arrived, for the first time or again; it is told how its transfer stands."""
         ticket = self._ticket(registration.transfer_id, now)
         if ticket.registration not in (None, registration):
             self.faults += 1
             return []
         ticket.registration = registration
-        return self._walk(ticket, Arrival.REGISTERED, now)
+        effects = self._walk(ticket, Arrival.REGISTERED, now)
+        if ticket.state is JoinState.LANDED:
+            effects.append(FreeSeats(ticket.transfer_id, registration.decode_engine_id, LANDED, ticket.begun))
+        elif not ticket.state.closed:
+            effects.append(Acknowledge(ticket.transfer_id, registration.decode_engine_id))
+        return effects
+
+    def on_queued(self, notice: Queued, now: float) -> list[PrefillEffect]:
+        """Decode waits for seats of its own; it is told if that is in vain."""
+        ticket = self._tickets.get(notice.transfer_id)
+        if ticket is None:
+            return []
+        ticket.renewed_at = now
+        if ticket.state is not JoinState.VOID:
+            return []
+        return [FreeSeats(ticket.transfer_id, notice.decode_engine_id, ticket.reason, ticket.begun)]
 
     def on_prefilled(self, done: PrefillDone, now: float) -> list[PrefillEffect]:
         """The engine computed and pinned the KV."""
@@ -150,9 +126,9 @@ class PrefillDesk:
     def on_cancelled(self, notice: Cancelled, now: float) -> list[PrefillEffect]:
         """Decode gave up. It is answered as soon as nothing can land any more: now, or when the mover has ended."""
         effects = self.on_abandoned(notice.transfer_id, "cancelled", now)
-        closed = self._tickets[notice.transfer_id].state.closed
-        if closed and not any(isinstance(effect, FreeSeats) for effect in effects):
-            effects.append(FreeSeats(notice.transfer_id, notice.decode_engine_id, "cancelled"))
+        ticket = self._tickets[notice.transfer_id]
+        if ticket.state.closed and not any(isinstance(effect, FreeSeats) for effect in effects):
+            effects.append(FreeSeats(notice.transfer_id, notice.decode_engine_id, "cancelled", ticket.begun))
         return effects
 
     def on_moved(self, notice: Moved, now: float) -> list[PrefillEffect]:
@@ -169,8 +145,8 @@ class PrefillDesk:
         """The mover has given up and will touch nothing more."""
         return self._on_writer(transfer_id, Arrival.WRITER_FAILED, reason, now)
 
-    def on_peer_gone(self, decode_engine_id: EngineId, now: float) -> list[PrefillEffect]:
-        """That decode engine's process is gone: no READ of it runs, and nobody waits there for a WRITE.
+    def on_peer_dead(self, decode_engine_id: EngineId, now: float) -> list[PrefillEffect]:
+        """That decode engine's process is dead: no READ of it runs, and nobody waits there for a WRITE.
 
         A WRITE towards it that is still posted ends by itself with an error and is not touched here.
         """
@@ -188,13 +164,14 @@ class PrefillDesk:
     def on_tick(self, now: float) -> list[PrefillEffect]:
         """Abandon what waited too long for its other half; forget old tombstones."""
         effects: list[PrefillEffect] = []
+        lease_for_s = self._clocks.lease_for_s
         for ticket in list(self._tickets.values()):
             waited_for_s = now - ticket.since
             if ticket.state.closed and waited_for_s > self._clocks.tombstone_for_s:
                 del self._tickets[ticket.transfer_id]
             elif self._misses_leg(ticket) and waited_for_s > self._clocks.seat_wait_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "prefill_leg_missing", now)
-            elif ticket.state is JoinState.FILLED and waited_for_s > self._clocks.lease_for_s:
+            elif ticket.state is JoinState.FILLED and now - max(ticket.since, ticket.renewed_at) > lease_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "lease_ended", now)
             elif ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
                 effects += self._grant_again(ticket, now)
@@ -248,8 +225,9 @@ def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...]) -> Iterator[
         elif registration is None:
             continue
         elif effect is JoinEffect.FREE_SEATS:
-            yield FreeSeats(ticket.transfer_id, registration.decode_engine_id, ticket.reason)
+            yield FreeSeats(ticket.transfer_id, registration.decode_engine_id, ticket.reason, ticket.begun)
         elif effect is JoinEffect.STOP_WRITER:
             yield StopWriter(registration)
         elif done is not None:
+            ticket.begun = registration.mode is Mode.PUSH
             yield Write(registration, done)

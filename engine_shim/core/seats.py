@@ -2,13 +2,18 @@
 
     state    means                                                     leaves when
     QUEUED   the leg is here, the engine has not reserved seats yet    Seated, or given up
+    TELLING  everything is cached here and nothing is wanted           prefill has acknowledged that
     WAITING  seats are reserved and registered                         the Tags land, a READ is granted, or given up
     READING  pull mode: our READ is posted                             the READ has ended
     LEAVING  given up; the seats are in Quarantine                     nobody can write them any more
+    SETTLING nobody writes them any more, but what lies in buffers     `settle_for_s` has passed
+             of the network may still land
     CLOSED   nothing is held
 
-Quarantine never ends by a clock. It ends when the Tags have landed (prefill has written all it ever will), when prefill
-says Stopped, when our own READ has ended, or when prefill's process is gone and with it its access to our memory.
+Quarantine never ends by a clock alone. It ends when the Tags have landed (prefill has written all it ever will), when
+prefill says Stopped, when our own READ has ended, or when prefill's process is dead and its access to our memory is
+gone. What is said to prefill is said again until it has answered, at first after `resend_after_s`, then every
+`renew_every_s`.
 """
 
 from __future__ import annotations
@@ -16,13 +21,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine_shim.core.decode_effects import (
+    DecodeEffect,
+    Fail,
+    FreeSeats,
+    KVReady,
+    Read,
+    SendCancelled,
+    SendMoved,
+    SendQueued,
+    SendRegistration,
+)
 from engine_shim.core.receive import Landing, ReceiveCounter
 from router.contract.errors import KVWaitTimeout, PeerGone, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
 from router.contract.kv import BlockTable
-from router.contract.notices import Granted, Stopped
-from router.contract.rendezvous import PrefillDone, Registration
+from router.contract.notices import LANDED, Acknowledged, Granted, Stopped
+from router.contract.rendezvous import Registration
 from router.contract.tags import Tag
 
 
@@ -30,67 +46,17 @@ class SeatState(StrEnum):
     """Where a decode leg's seats stand."""
 
     QUEUED = "QUEUED"
+    TELLING = "TELLING"
     WAITING = "WAITING"
     READING = "READING"
     LEAVING = "LEAVING"
+    SETTLING = "SETTLING"
     CLOSED = "CLOSED"
 
-
-@dataclass(frozen=True, slots=True)
-class SendRegistration:
-    """Tell prefill about the seats (again)."""
-
-    registration: Registration
-
-
-@dataclass(frozen=True, slots=True)
-class SendCancelled:
-    """Tell prefill that we gave up (again)."""
-
-    transfer_id: TransferId
-    prefill_engine_id: EngineId
-
-
-@dataclass(frozen=True, slots=True)
-class SendMoved:
-    """Pull mode: tell prefill that our READ has ended."""
-
-    transfer_id: TransferId
-    prefill_engine_id: EngineId
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Pull mode: READ now."""
-
-    registration: Registration
-    done: PrefillDone
-
-
-@dataclass(frozen=True, slots=True)
-class KVReady:
-    """Every promised byte is in the seats; the sequence may run. The pin ends with it."""
-
-    transfer_id: TransferId
-
-
-@dataclass(frozen=True, slots=True)
-class FreeSeats:
-    """Unpin the seats: nobody can write them any more."""
-
-    transfer_id: TransferId
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """End the sequence with this error; the seats stay pinned until FreeSeats."""
-
-    transfer_id: TransferId
-    error: TandemError
-
-
-DecodeEffect = SendRegistration | SendCancelled | SendMoved | Read | KVReady | FreeSeats | Fail
+    @property
+    def given_up(self) -> bool:
+        """True when only the seats are left, for others to let go."""
+        return self in (SeatState.LEAVING, SeatState.SETTLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +64,11 @@ class DecodeClocks:
     """How long decode waits, seconds."""
 
     kv_wait_for_s: float = 120.0
-    resend_every_s: float = 1.0
+    resend_after_s: float = 1.0
+    renew_every_s: float = 2.0
+    settle_for_s: float = 1.0
+    tag_wait_for_s: float = 2.0
+    """From prefill's word that it has written everything to the end of our hope for the Tags."""
 
 
 @dataclass(slots=True)
@@ -107,14 +77,17 @@ class SeatTicket:
 
     transfer_id: TransferId
     mode: Mode
-    decode_engine_id: EngineId
     prefill_engine_id: EngineId
     counter: ReceiveCounter
-    opened_at: float
     state: SeatState = SeatState.QUEUED
     registration: Registration | None = None
     deadline_at: float = 0.0
-    sent_at: float = 0.0
+    """WAITING: of the KV; SETTLING: when it has settled."""
+    say_at: float = 0.0
+    """When prefill is told again."""
+    acknowledged: bool = False
+    landed: bool = False
+    """Prefill says that it has written everything, and will write no more."""
     reading: bool = False
     """Our own READ is posted; until it ends, nothing else may end the pin."""
 
@@ -139,13 +112,18 @@ class SeatDesk:
         ticket = self._tickets.get(transfer_id)
         return SeatState.CLOSED if ticket is None else ticket.state
 
+    def num_quarantined(self, prefill_engine_id: EngineId) -> int:
+        """Seats that only this prefill engine keeps from being used."""
+        tickets = (ticket for ticket in self._tickets.values() if ticket.prefill_engine_id == prefill_engine_id)
+        return sum(len(t.registration.seats) for t in tickets if t.state.given_up and t.registration is not None)
+
     def open(self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float) -> bool:
         """Begin to wait for seats; False when this TransferId is in use already."""
         if transfer_id in self._tickets:
             return False
         engine_id, epoch = prefill
         counter = ReceiveCounter(digest_of(transfer_id), epoch)
-        ticket = SeatTicket(transfer_id, mode, self._engine_id, engine_id, counter, now)
+        ticket = SeatTicket(transfer_id, mode, engine_id, counter, say_at=now + self._clocks.resend_after_s)
         self._tickets[transfer_id] = self._by_digest[counter.digest] = ticket
         return True
 
@@ -157,20 +135,30 @@ class SeatDesk:
         if ticket is None:
             return [FreeSeats(transfer_id)]
         first_token, num_tokens = wanted
-        ticket.registration = Registration(
+        registration = Registration(
             transfer_id, ticket.mode, self._engine_id, ticket.prefill_engine_id, seats, first_token, num_tokens
         )
-        if ticket.state is SeatState.LEAVING:
-            return []
-        ticket.sent_at = now
-        ticket.deadline_at = now + self._clocks.kv_wait_for_s
-        ticket.state = SeatState.WAITING
-        if first_token == num_tokens:
-            # Everything is cached here: prefill learns that nothing is wanted, and nobody waits for an answer.
+        if ticket.state is not SeatState.QUEUED:
+            # Given up before prefill heard of these seats, so nobody can write them.
             self._close(ticket)
-        return [SendRegistration(ticket.registration)]
+            return [FreeSeats(transfer_id)]
+        ticket.registration = registration
+        ticket.say_at = now + self._clocks.resend_after_s
+        ticket.deadline_at = now + self._clocks.kv_wait_for_s
+        ticket.state = SeatState.TELLING if first_token == num_tokens else SeatState.WAITING
+        return [SendRegistration(registration)]
 
-    def on_tag(self, tag: Tag) -> list[DecodeEffect]:
+    def on_acknowledged(self, notice: Acknowledged) -> list[DecodeEffect]:
+        """Prefill knows the seats."""
+        ticket = self._tickets.get(notice.transfer_id)
+        if ticket is None:
+            return []
+        ticket.acknowledged = True
+        if ticket.state is SeatState.TELLING:
+            self._close(ticket)
+        return []
+
+    def on_tag(self, tag: Tag, now: float) -> list[DecodeEffect]:
         """A WRITE of prefill has landed."""
         ticket = self._by_digest.get(tag.digest)
         landing = Landing.STALE if ticket is None else ticket.counter.land(tag)
@@ -178,7 +166,7 @@ class SeatDesk:
         if ticket is None:
             return []
         if landing is Landing.FAULT and ticket.state is SeatState.WAITING:
-            return self._give_up(ticket, TransferFailed("The WRITEs of prefill contradict each other; retry."), 0.0)
+            return self._give_up(ticket, TransferFailed("The WRITEs of prefill contradict each other; retry."), now)
         if landing is not Landing.READY:
             return []
         self._close(ticket)
@@ -186,18 +174,18 @@ class SeatDesk:
             return [KVReady(ticket.transfer_id)]
         return [FreeSeats(ticket.transfer_id)]
 
-    def on_granted(self, notice: Granted, now: float) -> list[DecodeEffect]:
+    def on_granted(self, notice: Granted) -> list[DecodeEffect]:
         """Pull mode: prefill's blocks are ours to READ until we say Moved."""
         transfer_id = notice.done.transfer_id
         ticket = self._tickets.get(transfer_id)
         if ticket is not None and ticket.reading:
             # A repeated grant: Moved must not go out before the READ that it would disown has ended.
             return []
-        if ticket is None or ticket.state is SeatState.LEAVING:
+        if ticket is None or ticket.state.given_up:
             return [SendMoved(transfer_id, notice.prefill_engine_id, "cancelled")]
         if ticket.state is not SeatState.WAITING or ticket.registration is None or ticket.mode is not Mode.PULL:
             return []
-        ticket.state, ticket.reading, ticket.sent_at = SeatState.READING, True, now
+        ticket.state, ticket.reading = SeatState.READING, True
         return [Read(ticket.registration, notice.done)]
 
     def on_read_ended(self, transfer_id: TransferId, error: TandemError | None) -> list[DecodeEffect]:
@@ -207,70 +195,111 @@ class SeatDesk:
             return []
         self._close(ticket)
         moved = SendMoved(transfer_id, ticket.prefill_engine_id, "" if error is None else error.code)
-        if ticket.state is SeatState.LEAVING:
+        if ticket.state.given_up:
             return [moved, FreeSeats(transfer_id)]
         if error is not None:
             return [moved, Fail(transfer_id, error), FreeSeats(transfer_id)]
         return [moved, KVReady(transfer_id)]
 
-    def on_stopped(self, notice: Stopped) -> list[DecodeEffect]:
+    def on_stopped(self, notice: Stopped, now: float) -> list[DecodeEffect]:
         """Prefill will not write (any more)."""
         ticket = self._tickets.get(notice.transfer_id)
-        if ticket is None or ticket.prefill_engine_id != notice.prefill_engine_id:
+        if ticket is None or ticket.reading or ticket.state is SeatState.SETTLING:
             return []
-        if ticket.reading:
+        if ticket.state is SeatState.TELLING:
+            self._close(ticket)
             return []
-        self._close(ticket)
-        if ticket.state is SeatState.LEAVING:
-            return [FreeSeats(ticket.transfer_id)]
-        error = TransferFailed(f"Prefill gave the KV transfer up ({notice.reason or 'no reason given'}); retry.")
-        return [Fail(ticket.transfer_id, error), FreeSeats(ticket.transfer_id)]
+        if notice.reason == LANDED and ticket.state is SeatState.WAITING:
+            if not ticket.landed:
+                ticket.landed = True
+                ticket.deadline_at = min(ticket.deadline_at, now + self._clocks.tag_wait_for_s)
+            return []
+        effects: list[DecodeEffect] = []
+        if not ticket.state.given_up:
+            error = TransferFailed(f"Prefill gave the KV transfer up ({notice.reason or 'no reason given'}); retry.")
+            effects.append(Fail(ticket.transfer_id, error))
+        return effects + self._let_go(ticket, begun=notice.begun, now=now)
 
     def on_left(self, transfer_id: TransferId, now: float) -> list[DecodeEffect]:
         """The client left, the deadline passed, or the engine dropped the sequence; the sequence has ended already."""
         ticket = self._tickets.get(transfer_id)
-        if ticket is None or ticket.state is SeatState.LEAVING:
+        if ticket is None or ticket.state.given_up or ticket.state is SeatState.TELLING:
             return []
         return self._give_up(ticket, None, now)
 
-    def on_peer_gone(self, prefill_engine_id: EngineId) -> list[DecodeEffect]:
-        """That prefill engine's process is gone, and with it all access to our memory."""
+    def on_peer_dead(self, prefill_engine_id: EngineId, now: float) -> list[DecodeEffect]:
+        """That prefill engine's process is dead: nobody need wait for it. Seats stay in Quarantine."""
         effects: list[DecodeEffect] = []
-        for ticket in list(self._tickets.values()):
-            if ticket.prefill_engine_id != prefill_engine_id or ticket.reading:
-                continue
-            self._close(ticket)
-            if ticket.state is not SeatState.LEAVING:
+        for ticket in self._of(prefill_engine_id):
+            if ticket.state is SeatState.TELLING:
+                self._close(ticket)
+            elif not ticket.state.given_up and not ticket.reading:
                 effects.append(Fail(ticket.transfer_id, PeerGone("The prefill instance went away; retry.")))
-            effects.append(FreeSeats(ticket.transfer_id))
+                ticket.state = SeatState.LEAVING
+        return effects
+
+    def on_access_ended(self, prefill_engine_id: EngineId) -> list[DecodeEffect]:
+        """That prefill engine's process is dead and can no longer reach our memory."""
+        effects: list[DecodeEffect] = []
+        for ticket in self._of(prefill_engine_id):
+            if not ticket.reading:
+                self._close(ticket)
+                effects.append(FreeSeats(ticket.transfer_id))
         return effects
 
     def on_tick(self, now: float) -> list[DecodeEffect]:
         """Give up what waited too long; say again what has not been answered."""
         effects: list[DecodeEffect] = []
         for ticket in list(self._tickets.values()):
-            if ticket.state is SeatState.WAITING and now > ticket.deadline_at:
-                waited = f"{self._clocks.kv_wait_for_s:g} s"
-                error = KVWaitTimeout(f"The KV cache did not arrive from prefill within {waited}; retry.")
-                effects += self._give_up(ticket, error, now)
-            elif now - ticket.sent_at > self._clocks.resend_every_s:
+            if ticket.state is SeatState.SETTLING:
+                if now >= ticket.deadline_at:
+                    self._close(ticket)
+                    effects.append(FreeSeats(ticket.transfer_id))
+            elif ticket.state is SeatState.WAITING and now > ticket.deadline_at:
+                effects += self._time_out(ticket, now)
+            elif now >= ticket.say_at:
                 effects += self._say_again(ticket, now)
         return effects
 
+    def _of(self, prefill_engine_id: EngineId) -> list[SeatTicket]:
+        return [ticket for ticket in self._tickets.values() if ticket.prefill_engine_id == prefill_engine_id]
+
+    def _time_out(self, ticket: SeatTicket, now: float) -> list[DecodeEffect]:
+        if ticket.landed:
+            error: TandemError = TransferFailed("Prefill has written the KV cache, but its Tags were lost; retry.")
+            return [Fail(ticket.transfer_id, error), *self._let_go(ticket, begun=True, now=now)]
+        waited = f"{self._clocks.kv_wait_for_s:g} s"
+        error = KVWaitTimeout(f"The KV cache did not arrive from prefill within {waited}; retry.")
+        return self._give_up(ticket, error, now)
+
     def _say_again(self, ticket: SeatTicket, now: float) -> list[DecodeEffect]:
-        ticket.sent_at = now
-        if ticket.state is SeatState.LEAVING and not ticket.reading:
-            return [SendCancelled(ticket.transfer_id, ticket.prefill_engine_id)]
-        if ticket.state is SeatState.WAITING and ticket.registration is not None:
-            return [SendRegistration(ticket.registration)]
-        return []
+        ticket.say_at = now + self._clocks.renew_every_s
+        match ticket.state:
+            case SeatState.QUEUED:
+                return [SendQueued(ticket.transfer_id, ticket.prefill_engine_id)]
+            case SeatState.LEAVING if not ticket.reading:
+                return [SendCancelled(ticket.transfer_id, ticket.prefill_engine_id)]
+            case SeatState.WAITING | SeatState.TELLING if ticket.registration is not None:
+                return [SendRegistration(ticket.registration)]
+            case _:
+                return []
 
     def _give_up(self, ticket: SeatTicket, error: TandemError | None, now: float) -> list[DecodeEffect]:
-        ticket.state, ticket.sent_at = SeatState.LEAVING, now
         effects: list[DecodeEffect] = [] if error is None else [Fail(ticket.transfer_id, error)]
+        if ticket.landed:
+            return effects + self._let_go(ticket, begun=True, now=now)
+        ticket.state, ticket.say_at = SeatState.LEAVING, now + self._clocks.resend_after_s
         if not ticket.reading:
             effects.append(SendCancelled(ticket.transfer_id, ticket.prefill_engine_id))
         return effects
+
+    def _let_go(self, ticket: SeatTicket, *, begun: bool, now: float) -> list[DecodeEffect]:
+        """Prefill writes no more: the seats are free at once, or when what it had begun has settled."""
+        if begun and ticket.registration is not None:
+            ticket.state, ticket.deadline_at = SeatState.SETTLING, now + self._clocks.settle_for_s
+            return []
+        self._close(ticket)
+        return [FreeSeats(ticket.transfer_id)]
 
     def _close(self, ticket: SeatTicket) -> None:
         del self._tickets[ticket.transfer_id]

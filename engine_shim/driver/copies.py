@@ -1,4 +1,4 @@
-"""Copies and notices on their way through the writer thread, and who is told when they end."""
+"""Copies on their way through the writer thread, and who is told when they end."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Callable
 from itertools import count
 
 from engine_shim.core.transfer_plan import TransferPlan
-from engine_shim.driver.peers import PeerCard
+from engine_shim.driver.handshake import PeerCard
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, PeerName
-from engine_shim.fabric.writer import CopyEnded, Post, SendNotice, WriterThread
+from engine_shim.fabric.writer import CopyEnded, Post, WriterThread
 from router.contract.errors import TandemError
-from router.contract.ids import EngineId
-from router.contract.notices import Notice, encode_notice
 
 OnEnd = Callable[[TandemError | None], None]
 
 
 class Copies:
-    """Posts copies, remembers them until they end, and sends notices."""
+    """Posts copies and remembers them until they end."""
 
     def __init__(self, writer: WriterThread) -> None:
         self._writer = writer
@@ -38,10 +36,6 @@ class Copies:
     def read(self, peer: PeerCard, plan: TransferPlan, on_end: OnEnd) -> None:
         """READ from the peer; `on_end` as for `write`."""
         self._post(CopyOp.READ, peer, plan, b"", on_end)
-
-    def tell(self, engine_id: EngineId, notice: Notice) -> None:
-        """Send a notice; an unreachable peer becomes a PeerLost event."""
-        self._writer.tell(SendNotice(PeerName(engine_id), encode_notice(notice)))
 
     def on_ended(self, event: CopyEnded) -> None:
         """The writer thread reports the end of a copy."""

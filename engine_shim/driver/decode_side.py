@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine_shim.core.seats import (
+from engine_shim.core.decode_effects import (
     DecodeEffect,
     Fail,
     FreeSeats,
     KVReady,
     Read,
-    SeatDesk,
     SendCancelled,
     SendMoved,
+    SendQueued,
     SendRegistration,
 )
+from engine_shim.core.fates import Address
+from engine_shim.core.seats import SeatDesk
 from engine_shim.core.transfer_plan import Side, plan_transfer
 from engine_shim.driver.copies import Copies
-from engine_shim.driver.peers import PeerCard, Peers
+from engine_shim.driver.mail import Mail
+from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import Seated
 from router.contract.errors import BadRequest, TandemError, TransferFailed
-from router.contract.ids import TransferId
-from router.contract.notices import Cancelled, Granted, Moved, Registered, Stopped
+from router.contract.ids import EngineId, TransferId
+from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.tags import Tag
 from router.contract.wire import DecodeHandoff
 
@@ -33,6 +36,7 @@ class DecodeShell:
 
     peers: Peers
     copies: Copies
+    mail: Mail
     kv_ready: Callable[[TransferId], None]
     unpin: Callable[[TransferId], None]
     fail: Callable[[TransferId, TandemError], None]
@@ -48,10 +52,12 @@ class DecodeSide:
         self._shell = shell
 
     async def open(self, handoff: DecodeHandoff) -> None:
-        """Prefill's shim is known and this transfer is awaited. Raises HandshakeFailed, LayoutMismatch, BadRequest."""
-        peer = await self._shell.peers.ensure(
-            handoff.prefill_engine_id, handoff.side_channel_host, handoff.side_channel_port
-        )
+        """Prefill's shim is known and this transfer is awaited.
+
+        Raises HandshakeFailed, LayoutMismatch, PeerGone, BadRequest.
+        """
+        address = Address(handoff.side_channel_host, handoff.side_channel_port)
+        peer = await self._shell.peers.ensure(handoff.prefill_engine_id, address)
         prefill = (peer.engine_id, peer.epoch)
         if not self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shell.clock()):
             raise BadRequest(
@@ -70,18 +76,25 @@ class DecodeSide:
 
     def on_tag(self, tag: Tag) -> None:
         """A WRITE has landed."""
-        self._run(self.desk.on_tag(tag))
+        self._run(self.desk.on_tag(tag, self._shell.clock()))
 
-    def on_notice(self, notice: Granted | Stopped) -> None:
+    def on_notice(self, notice: Acknowledged | Granted | Stopped) -> None:
         """Prefill has something to say."""
-        if isinstance(notice, Granted):
-            self._run(self.desk.on_granted(notice, self._shell.clock()))
-        else:
-            self._run(self.desk.on_stopped(notice))
+        match notice:
+            case Acknowledged():
+                self._run(self.desk.on_acknowledged(notice))
+            case Granted():
+                self._run(self.desk.on_granted(notice))
+            case Stopped():
+                self._run(self.desk.on_stopped(notice, self._shell.clock()))
 
-    def on_peer_gone(self, peer: PeerCard) -> None:
-        """A prefill engine's process is gone."""
-        self._run(self.desk.on_peer_gone(peer.engine_id))
+    def on_peer_dead(self, engine_id: EngineId) -> None:
+        """A prefill engine's process is dead."""
+        self._run(self.desk.on_peer_dead(engine_id, self._shell.clock()))
+
+    def on_access_ended(self, engine_id: EngineId) -> None:
+        """Nothing of that prefill engine can land here any more."""
+        self._run(self.desk.on_access_ended(engine_id))
 
     def on_tick(self) -> None:
         """Time has passed."""
@@ -93,11 +106,13 @@ class DecodeSide:
         for effect in effects:
             match effect:
                 case SendRegistration(registration):
-                    shell.copies.tell(registration.prefill_engine_id, Registered(registration))
-                case SendCancelled(transfer_id, prefill_engine_id):
-                    shell.copies.tell(prefill_engine_id, Cancelled(transfer_id, ours))
-                case SendMoved(transfer_id, prefill_engine_id, error):
-                    shell.copies.tell(prefill_engine_id, Moved(transfer_id, ours, error))
+                    shell.mail.tell(registration.prefill_engine_id, Registered(registration))
+                case SendQueued(transfer_id, prefill):
+                    shell.mail.tell(prefill, Queued(transfer_id, prefill, ours))
+                case SendCancelled(transfer_id, prefill):
+                    shell.mail.tell(prefill, Cancelled(transfer_id, prefill, ours))
+                case SendMoved(transfer_id, prefill, error):
+                    shell.mail.tell(prefill, Moved(transfer_id, prefill, ours, error))
                 case Read():
                     self._read(effect)
                 case KVReady(transfer_id):

@@ -1,4 +1,4 @@
-"""Driver: joins the engine, the fabric and the two desks of the Rendezvous on one event loop.
+"""Driver: joins the engine and the hand-over of KV cache on one event loop.
 
 Everything that happens (an engine event, a fabric event, a request, a tick) is handled here to its end without waiting,
 so the desks see one fact after the other. Nothing on this loop waits for a step, a copy or the store.
@@ -10,16 +10,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from engine_shim.core.rendezvous import PrefillDesk, Walked
-from engine_shim.core.seats import SeatDesk
-from engine_shim.driver.copies import Copies
-from engine_shim.driver.decode_side import DecodeShell, DecodeSide
-from engine_shim.driver.peers import Peers
-from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
+from engine_shim.driver.hand_over import Desks, EngineCalls, HandOver
 from engine_shim.driver.running import Running, decode_seq, prefill_seq, transfer_of
 from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import (
@@ -36,13 +29,11 @@ from engine_shim.engine.port import (
 )
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.thread import EngineThread
-from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, WriterThread
+from engine_shim.fabric.writer import FabricEvent
 from router.contract.errors import BadRequest, Draining, EngineDown, StaleAttempt, TandemError
-from router.contract.ids import EngineId, TransferId
+from router.contract.ids import TransferId
 from router.contract.instance import Instance, KVIdentity, Load
-from router.contract.notices import Granted, Stopped, decode_notice
 from router.contract.rendezvous import JoinState, PrefillDone
-from router.contract.tags import decode_tag
 from router.contract.wire import DecodeHandoff, Handoff, PrefillHandoff, answer_params
 
 log = logging.getLogger("tandem.shim")
@@ -57,12 +48,8 @@ class Bench:
     engine: Engine
     tokenizer: Tokenizer
     instance: Instance
-    peers: Peers | None
+    desks: Desks | None
     """None when this shim has no fabric: it then serves local mode only."""
-    writer: WriterThread | None
-    prefill_desk: PrefillDesk
-    seat_desk: SeatDesk
-    on_walked: Callable[[Walked], None]
 
 
 class Driver:
@@ -72,23 +59,14 @@ class Driver:
         self.card: ModelCard = bench.engine.card
         self.tokenizer = bench.tokenizer
         self.instance = bench.instance
-        self.peers = bench.peers
         self.ready = True
-        self.counts: Counter[str] = Counter()
-        """Facts worth a metric: unreadable notices, peers lost, tokens."""
         self._down: EngineDown | None = None
         self._ids = itertools.count(1)
-        self._expected = 0
-        self._writer = bench.writer
         loop = asyncio.get_running_loop()
         self._running = Running(loop, self._on_early_end)
         self._engine = EngineThread(bench.engine, loop, self.on_engine_events, self._on_down)
-        self.prefill: PrefillSide | None = None
-        self.decode: DecodeSide | None = None
-        if bench.peers is not None and bench.writer is not None:
-            self._copies = Copies(bench.writer)
-            self.prefill = PrefillSide(bench.prefill_desk, self._prefill_shell(bench.peers, bench.on_walked))
-            self.decode = DecodeSide(bench.seat_desk, self._decode_shell(bench.peers))
+        self._desks = bench.desks
+        self.hand_over = None if bench.desks is None else HandOver(bench.desks, self._engine_calls())
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -106,17 +84,15 @@ class Driver:
         if self._ticking is not None:
             self._ticking.cancel()
         await asyncio.to_thread(self._engine.stop)
-        if self._writer is not None:
-            await asyncio.to_thread(self._writer.stop)
-        if self.peers is not None:
-            await self.peers.aclose()
+        if self.hand_over is not None and self._desks is not None:
+            self.hand_over.say_left()
+            await asyncio.to_thread(self._desks.writer.stop)
+            await self.hand_over.peers.aclose()
 
     @property
     def num_open_tickets(self) -> int:
         """Rendezvous that hold or want something on this instance."""
-        if self.prefill is None or self.decode is None:
-            return 0
-        return self.prefill.desk.num_open + self.decode.desk.num_open
+        return 0 if self.hand_over is None else self.hand_over.num_open_tickets
 
     def load(self) -> Load:
         """How busy this instance is."""
@@ -128,7 +104,7 @@ class Driver:
             free_blocks=engine.free_blocks,
             held_blocks=engine.held_blocks,
             quarantined_blocks=engine.quarantined_blocks,
-            live_transfers=0 if self._writer is None else self._copies.num_live,
+            live_transfers=0 if self.hand_over is None else self.hand_over.copies.num_live,
             open_tickets=self.num_open_tickets,
         )
 
@@ -141,8 +117,8 @@ class Driver:
 
         Raises:
             TandemError: nothing is queued and nothing is held. BadRequest, ContextTooLong, NoSeats as the engine
-                says; HandshakeFailed and LayoutMismatch for a decode leg; StaleAttempt for a prefill leg that decode
-                has cancelled already; Draining; EngineDown.
+                says; HandshakeFailed, LayoutMismatch and PeerGone for a decode leg; StaleAttempt for a prefill leg
+                that decode has cancelled already; Draining; EngineDown.
         """
         if self._down is not None:
             raise self._down
@@ -150,25 +126,28 @@ class Driver:
             raise Draining("This instance is shutting down; retry on another.")
         if handoff is None:
             return await self._run(replace(request, seq_id=f"local-{next(self._ids)}"), None, deadline_for_s)
-        if self.prefill is None or self.decode is None:
+        if self.hand_over is None:
             raise BadRequest("This instance has no fabric and cannot hand KV cache over.", param="kv_transfer_params")
         if isinstance(handoff, PrefillHandoff):
-            if not self.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
+            if not self.hand_over.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
                 raise StaleAttempt("Decode has given this attempt up already.")
             request = replace(request, seq_id=prefill_seq(handoff.transfer_id), purpose=Purpose.HOLD)
         else:
-            await self.decode.open(handoff)
+            await self.hand_over.decode.open(handoff)
             request = replace(request, seq_id=decode_seq(handoff.transfer_id), purpose=Purpose.RECEIVE)
-        self._expect()
+        self.hand_over.expect()
         return await self._run(request, handoff, deadline_for_s)
 
     def cancel(self, transfer_id: TransferId, reason: str) -> JoinState:
-        """The router takes an attempt back from prefill; returns where the Rendezvous stands after that."""
-        if self.prefill is None:
+        """The router takes an attempt back, from prefill or decode; returns where the Rendezvous stands after that."""
+        taken_back = StaleAttempt("The router has taken this attempt back.")
+        self._running.fail(decode_seq(transfer_id), taken_back)
+        if self.hand_over is None or not self.instance.role.prefills:
             return JoinState.EMPTY
-        self._running.fail(prefill_seq(transfer_id), StaleAttempt("The router has taken this attempt back."))
-        self.prefill.on_abandoned(transfer_id, reason)
-        return self.prefill.desk.state_of(transfer_id)
+        self._running.fail(prefill_seq(transfer_id), taken_back)
+        self.hand_over.prefill.on_abandoned(transfer_id, reason)
+        self.hand_over.expect()
+        return self.hand_over.prefill.desk.state_of(transfer_id)
 
     def on_engine_events(self, events: list[EngineEvent]) -> None:
         """What one step of the engine brought."""
@@ -179,35 +158,17 @@ class Driver:
                 case Prefilled():
                     self._on_prefilled(event)
                 case Seated(seq_id):
-                    if self.decode is not None:
-                        self.decode.on_seated(transfer_of(seq_id), event)
+                    if self.hand_over is not None:
+                        self.hand_over.decode.on_seated(transfer_of(seq_id), event)
                 case SequenceFailed(seq_id, error):
                     self._running.fail(seq_id, error)
-        self._expect()
+        if self.hand_over is not None:
+            self.hand_over.expect()
 
     def on_fabric_event(self, event: FabricEvent) -> None:
         """What the writer thread saw."""
-        match event:
-            case NoticeCame(_, notice):
-                self._on_notice(notice)
-            case CopyEnded():
-                self._copies.on_ended(event)
-            case PeerLost(peer):
-                self.forget_peer(EngineId(peer))
-        self._expect()
-
-    def forget_peer(self, engine_id: EngineId) -> None:
-        """That engine's process is gone: whoever waits for it is told."""
-        if self.peers is None or self.prefill is None or self.decode is None:
-            return
-        try:
-            card = self.peers.find(engine_id)
-        except TandemError:
-            return
-        self.counts["peers_lost"] += 1
-        self.peers.drop(engine_id)
-        self.prefill.on_peer_gone(card)
-        self.decode.on_peer_gone(card)
+        if self.hand_over is not None:
+            self.hand_over.on_fabric_event(event)
 
     async def _run(self, request: SequenceRequest, handoff: Handoff | None, deadline_for_s: float) -> Stream:
         stream = self._running.begin(request.seq_id, handoff)
@@ -220,57 +181,33 @@ class Driver:
         return stream
 
     def _on_prefilled(self, event: Prefilled) -> None:
-        if self.prefill is None:
+        if self.hand_over is None:
             return
         done = PrefillDone(transfer_of(event.seq_id), event.blocks, event.num_tokens)
         self._running.answer(event.seq_id, answer_params(done, self._identity))
         # A leg that was taken back meanwhile is VOID: the table then answers with FreeKV.
-        self.prefill.on_prefilled(done)
-
-    def _on_notice(self, raw: bytes) -> None:
-        if self.prefill is None or self.decode is None:
-            return
-        tag = decode_tag(raw)
-        if tag is not None:
-            self.decode.on_tag(tag)
-            return
-        notice = decode_notice(raw)
-        match notice:
-            case None:
-                self.counts["unreadable_notices"] += 1
-            case Granted() | Stopped():
-                self.decode.on_notice(notice)
-            case _:
-                self.prefill.on_notice(notice)
+        self.hand_over.prefill.on_prefilled(done)
 
     def _on_early_end(self, seq_id: str, handoff: Handoff | None, reason: str) -> None:
         """A sequence has ended early: the engine drops it, and its Rendezvous, if any, is given up."""
         self._engine.abort(seq_id)
-        if isinstance(handoff, PrefillHandoff) and self.prefill is not None:
-            if self.prefill.desk.state_of(handoff.transfer_id) in (JoinState.EMPTY, JoinState.SEATED):
-                self.prefill.on_abandoned(handoff.transfer_id, reason)
-        elif isinstance(handoff, DecodeHandoff) and self.decode is not None:
-            self.decode.on_left(handoff.transfer_id)
-        self._expect()
+        if self.hand_over is None or handoff is None:
+            return
+        if isinstance(handoff, DecodeHandoff):
+            self.hand_over.decode.on_left(handoff.transfer_id)
+        elif self.hand_over.prefill.desk.state_of(handoff.transfer_id) in (JoinState.EMPTY, JoinState.SEATED):
+            self.hand_over.prefill.on_abandoned(handoff.transfer_id, reason)
+        self.hand_over.expect()
 
     def _on_down(self, down: EngineDown) -> None:
         self._down, self.ready = down, False
         self._running.fail_all(down)
 
-    def _expect(self) -> None:
-        """The writer polls quickly while any Rendezvous is open."""
-        expected = self.num_open_tickets
-        if self._writer is not None and (expected > 0) is not (self._expected > 0):
-            self._writer.tell(Expect(expected))
-        self._expected = expected
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if self.prefill is not None and self.decode is not None:
-                self.prefill.on_tick()
-                self.decode.on_tick()
-                self._expect()
+            if self.hand_over is not None:
+                self.hand_over.on_tick()
 
     @property
     def _identity(self) -> KVIdentity:
@@ -278,21 +215,10 @@ class Driver:
             raise BadRequest("This instance has no KV identity.", param="kv_transfer_params")
         return self.instance.kv
 
-    def _prefill_shell(self, peers: Peers, on_walked: Callable[[Walked], None]) -> PrefillShell:
-        return PrefillShell(
-            peers=peers,
-            copies=self._copies,
-            unpin=lambda transfer_id: self._engine.unpin(prefill_seq(transfer_id)),
-            walked=on_walked,
-            clock=time.monotonic,
-        )
-
-    def _decode_shell(self, peers: Peers) -> DecodeShell:
-        return DecodeShell(
-            peers=peers,
-            copies=self._copies,
+    def _engine_calls(self) -> EngineCalls:
+        return EngineCalls(
+            unpin_prefill=lambda transfer_id: self._engine.unpin(prefill_seq(transfer_id)),
+            unpin_decode=lambda transfer_id: self._engine.unpin(decode_seq(transfer_id)),
             kv_ready=lambda transfer_id: self._engine.kv_ready(decode_seq(transfer_id)),
-            unpin=lambda transfer_id: self._engine.unpin(decode_seq(transfer_id)),
-            fail=lambda transfer_id, error: self._running.fail(decode_seq(transfer_id), error),
-            clock=time.monotonic,
+            fail_decode=lambda transfer_id, error: self._running.fail(decode_seq(transfer_id), error),
         )

@@ -1,7 +1,8 @@
 """Membership: this instance's place in the fleet, kept by heartbeats, and a look at who else is there.
 
-The look serves two ends: handshakes are made before the first request needs them, and a peer that has left the fleet or
-was started anew is dropped at once. With the store away, serving goes on; only placement ages.
+The look serves two ends: handshakes are made before the first request needs them, and a peer that the fleet no longer
+lists is called, so that its death is noticed although nobody has anything to say to it just now. With the store away,
+serving goes on; only placement ages.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from asyncio import Task
 from dataclasses import dataclass
 
+from engine_shim.core.fates import Address
 from engine_shim.driver.driver import Driver
 from router.contract.errors import StoreDown, TransferError
 from router.contract.ids import EngineId
@@ -79,19 +81,15 @@ class Membership:
             self._driver.ready = False
 
     def _meet(self, fleet: tuple[Instance, ...]) -> None:
-        """Greet new partners; drop peers whose start is no longer in the fleet while their instance is."""
-        driver = self._driver
-        if driver.peers is None:
+        """Greet new partners; doubt peers that the fleet does not list (any more)."""
+        if self._driver.hand_over is None:
             return
+        peers = self._driver.hand_over.peers
         live = {instance.kv.engine_id: instance for instance in fleet if instance.kv is not None}
-        for engine_id in driver.peers.known():
-            replaced = any(
-                other.instance_id == engine_id.rpartition("@")[0] and other.epoch > int(engine_id.rpartition("@")[2])
-                for other in live.values()
-            )
-            if engine_id not in live and replaced:
-                driver.forget_peer(engine_id)
-        known = set(driver.peers.known()) | {driver.peers.card.engine_id}
+        for engine_id in peers.known():
+            if engine_id not in live:
+                peers.on_doubted(engine_id)
+        known = set(peers.known()) | {peers.card.engine_id}
         for engine_id, instance in live.items():
             if engine_id not in known and engine_id not in self._greeting and self._partners(instance):
                 self._greet(engine_id, instance.kv)
@@ -103,13 +101,13 @@ class Membership:
         return (ours.role.prefills and other.role.decodes) or (ours.role.decodes and other.role.prefills)
 
     def _greet(self, engine_id: EngineId, kv: KVIdentity | None) -> None:
-        peers = self._driver.peers
-        if peers is None or kv is None:
+        if self._driver.hand_over is None or kv is None:
             return
+        peers = self._driver.hand_over.peers
 
         async def greet() -> None:
             try:
-                await peers.ensure(engine_id, kv.side_channel_host, kv.side_channel_port)
+                await peers.ensure(engine_id, Address(kv.side_channel_host, kv.side_channel_port))
                 log.info("Met %s.", engine_id)
             except TransferError as error:
                 log.warning("%s", error.message)

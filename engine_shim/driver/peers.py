@@ -1,121 +1,156 @@
-"""Peers: who has introduced himself, so that KV cache and notices can pass.
+"""Peers: who has introduced himself, so that KV cache and notices can pass, and what has become of each.
 
-One handshake serves both directions: the caller posts its PeerCard and is answered with the other's. It is made once
-per EngineId, in parallel with all others, before the first request where the fleet is known.
+A handshake is made once per EngineId, in parallel with all others, before the first request where the fleet is known.
+FateDesk decides who is to be called again and who is dead; this carries it out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Task
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from time import monotonic
 
-import httpx
-import msgspec
-
+from engine_shim.core.fates import AccessEnded, Address, CallPeer, Fate, FateDesk, FateEffect, PeerDied
 from engine_shim.core.transfer_plan import check_layouts
+from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import DropPeer, WriterThread
-from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone
-from router.contract.ids import EngineId, Epoch
-from router.contract.kv import KVLayout, Region
+from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone, TransferError
+from router.contract.ids import EngineId
 
-PROTOCOL_VERSION = 1
-PEER_PATH = "/kv/peer"
+log = logging.getLogger("tandem.shim")
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCard:
-    """How a shim introduces itself to another."""
+@dataclass(slots=True)
+class PeerNews:
+    """Who wants to hear what has become of a peer; set by the Driver."""
 
-    protocol_version: int
-    engine_id: EngineId
-    epoch: Epoch
-    compat_hash: str
-    layout: KVLayout
-    region: Region
-    agent_metadata: bytes
-
-
-def read_card(raw: bytes) -> PeerCard:
-    """The card in `raw`. Raises HandshakeFailed when these bytes are none."""
-    try:
-        return msgspec.json.decode(raw, type=PeerCard)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise HandshakeFailed("The peer's introduction cannot be read; are both shims of the same version?") from error
+    on_died: Callable[[EngineId], None] = lambda _: None
+    """Nobody need wait for it."""
+    on_access_ended: Callable[[EngineId], None] = lambda _: None
+    """Nothing of it can land here any more."""
 
 
 class Peers:
     """The known peers of one shim."""
 
-    def __init__(self, card: PeerCard, writer: WriterThread, handshake_for_s: float = 5.0) -> None:
+    def __init__(self, card: PeerCard, writer: WriterThread, caller: Caller, fates: FateDesk) -> None:
         self.card = card
+        self.news = PeerNews()
+        self.counts: Counter[str] = Counter()
+        """Handshakes that failed, peers lost, peers died."""
         self._writer = writer
-        self._client = httpx.AsyncClient(timeout=handshake_for_s, trust_env=False)
+        self._caller = caller
+        self._fates = fates
         self._known: dict[EngineId, PeerCard] = {}
         self._calling: dict[EngineId, Task[PeerCard]] = {}
 
     def find(self, engine_id: EngineId) -> PeerCard:
-        """The card of a known peer. Raises PeerGone."""
+        """The card of a peer that can be reached. Raises PeerGone."""
         card = self._known.get(engine_id)
         if card is None:
-            raise PeerGone(f"{engine_id} has not introduced itself, or has gone away.")
+            raise PeerGone(f"{engine_id} has not introduced itself, or cannot be reached.")
         return card
 
-    async def ensure(self, engine_id: EngineId, host: str, port: int) -> PeerCard:
+    async def ensure(self, engine_id: EngineId, address: Address) -> PeerCard:
         """The peer is known on both sides.
 
         Raises:
             HandshakeFailed: nobody answers there, or another engine than the wanted one does.
             LayoutMismatch: the two caches do not fit.
+            PeerGone: that engine's process has ended.
         """
         known = self._known.get(engine_id)
         if known is not None:
             return known
-        call = self._calling.get(engine_id)
-        if call is None:
-            call = asyncio.create_task(self._call(engine_id, host, port))
-            self._calling[engine_id] = call
-            call.add_done_callback(lambda _: self._calling.pop(engine_id, None))
-        return await asyncio.shield(call)
+        if self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE):
+            raise PeerGone(f"{engine_id} has ended; retry on its successor.")
+        return await asyncio.shield(self._call(engine_id, address))
 
     async def welcome(self, card: PeerCard) -> PeerCard:
-        """The caller of a handshake is known here; returns our own card for the answer."""
+        """The caller of a handshake is known here; returns our own card for the answer. Raises as `ensure`."""
         await self._admit(card)
         return self.card
 
-    def drop(self, engine_id: EngineId) -> bool:
-        """The peer is forgotten; False when it was not known."""
-        if self._known.pop(engine_id, None) is None:
-            return False
-        self._writer.tell(DropPeer(PeerName(engine_id)))
-        return True
-
     def known(self) -> tuple[EngineId, ...]:
-        """Everyone who has introduced himself."""
+        """Everyone who can be reached."""
         return tuple(self._known)
+
+    def with_fate(self, fate: Fate) -> list[EngineId]:
+        """Peers of this fate."""
+        return self._fates.with_fate(fate)
+
+    # What others have seen of a peer.
+
+    def on_lost(self, engine_id: EngineId) -> None:
+        """A message to it failed: it is called again until it answers or there is proof of its death."""
+        if self._known.pop(engine_id, None) is not None:
+            self.counts["peer_lost"] += 1
+            self._writer.tell(DropPeer(PeerName(engine_id)))
+        self._run(self._fates.on_lost(engine_id, monotonic()))
+
+    def on_doubted(self, engine_id: EngineId) -> None:
+        """The fleet does not list it (any more)."""
+        self._run(self._fates.on_doubted(engine_id, monotonic()))
+
+    def on_death(self, engine_id: EngineId, reason: str) -> None:
+        """It says that it leaves for good, or an operator says that it is dead."""
+        self._run(self._fates.on_death(engine_id, reason, monotonic()))
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self._run(self._fates.on_tick(monotonic()))
 
     async def aclose(self) -> None:
         """No handshake is under way any more."""
         for call in list(self._calling.values()):
             call.cancel()
-        await self._client.aclose()
+        await self._caller.aclose()
 
-    async def _call(self, engine_id: EngineId, host: str, port: int) -> PeerCard:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def _run(self, effects: Iterable[FateEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case CallPeer(engine_id, address):
+                    self._call(engine_id, address)
+                case PeerDied(engine_id, reason):
+                    log.info("%s is dead (%s).", engine_id, reason)
+                    self.counts["peer_died"] += 1
+                    if self._known.pop(engine_id, None) is not None:
+                        self._writer.tell(DropPeer(PeerName(engine_id)))
+                    self.news.on_died(engine_id)
+                case AccessEnded(engine_id):
+                    self.news.on_access_ended(engine_id)
+
+    def _call(self, engine_id: EngineId, address: Address) -> Task[PeerCard]:
+        """The one call to this peer that is under way."""
+        call = self._calling.get(engine_id)
+        if call is None:
+            call = asyncio.create_task(self._introduce(engine_id, address))
+            self._calling[engine_id] = call
+            call.add_done_callback(lambda done: self._on_call_over(engine_id, done))
+        return call
+
+    def _on_call_over(self, engine_id: EngineId, call: Task[PeerCard]) -> None:
+        del self._calling[engine_id]
+        if not call.cancelled() and call.exception() is not None:
+            self.counts["handshake_failed"] += 1
+
+    async def _introduce(self, engine_id: EngineId, address: Address) -> PeerCard:
+        answer: Answer = await self._caller.call(self.card, engine_id, address)
         try:
-            reply = await self._client.post(f"http://{address}{PEER_PATH}", content=msgspec.json.encode(self.card))
-        except httpx.HTTPError as error:
-            raise HandshakeFailed(
-                f"The side channel of {engine_id} at {address} does not answer ({type(error).__name__})."
-            ) from error
-        if reply.status_code != httpx.codes.OK:
-            raise HandshakeFailed(f"{engine_id} at {address} refused the handshake (status {reply.status_code}).")
-        card = read_card(reply.content)
-        if card.engine_id != engine_id:
-            raise HandshakeFailed(f"At {address} answers {card.engine_id}, not {engine_id}; it has been restarted.")
-        await self._admit(card)
-        return card
+            if answer.card is not None:
+                await self._admit(answer.card)
+                return answer.card
+        except TransferError as error:
+            log.warning("%s", error.message)
+            raise
+        finally:
+            self._run(self._fates.on_called(engine_id, answer.call, monotonic()))
+        raise answer.error or HandshakeFailed(f"{engine_id} does not answer.")
 
     async def _admit(self, card: PeerCard) -> None:
         if card.protocol_version != PROTOCOL_VERSION:
@@ -126,10 +161,17 @@ class Peers:
         check_layouts(card.layout, self.card.layout)
         if card.compat_hash != self.card.compat_hash:
             raise LayoutMismatch(f"{card.engine_id} serves another model or other weights than {self.card.engine_id}.")
-        if card.engine_id in self._known or card.engine_id == self.card.engine_id:
+        if card.engine_id == self.card.engine_id:
             return
-        name = await self._writer.add_peer(card.agent_metadata)
-        if EngineId(name) != card.engine_id:
-            self._writer.tell(DropPeer(name))
-            raise HandshakeFailed(f"The agent of {card.engine_id} calls itself {name}.")
-        self._known[card.engine_id] = card
+        if self._fates.fate_of(card.engine_id) in (Fate.DEAD, Fate.GONE):
+            raise PeerGone(f"{card.engine_id} has been declared dead here; start it anew.")
+        if card.engine_id not in self._known:
+            name = await self._writer.add_peer(card.agent_metadata)
+            if EngineId(name) != card.engine_id:
+                self._writer.tell(DropPeer(name))
+                raise HandshakeFailed(f"The agent of {card.engine_id} calls itself {name}.")
+            self._known[card.engine_id] = card
+        if not self._fates.on_met(card.engine_id, card.address, monotonic()):
+            self._known.pop(card.engine_id, None)
+            self._writer.tell(DropPeer(PeerName(card.engine_id)))
+            raise PeerGone(f"{card.engine_id} died during its handshake.")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine_shim.core.rendezvous import FreeKV, FreeSeats, PrefillDesk, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.rendezvous import PrefillDesk
 from engine_shim.core.transfer_plan import Side, TransferPlan, plan_transfer
 from engine_shim.driver.copies import Copies
-from engine_shim.driver.peers import PeerCard, Peers
+from engine_shim.driver.handshake import PeerCard
+from engine_shim.driver.mail import Mail
+from engine_shim.driver.peers import Peers
 from router.contract.errors import TandemError, TransferFailed
-from router.contract.ids import Epoch, TransferId, digest_of
+from router.contract.ids import EngineId, TransferId, digest_of
 from router.contract.instance import Mode
-from router.contract.notices import Cancelled, Granted, Moved, Notice, Registered, Stopped
+from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.rendezvous import PrefillDone
 from router.contract.tags import Tag
 
@@ -23,6 +26,7 @@ class PrefillShell:
 
     peers: Peers
     copies: Copies
+    mail: Mail
     unpin: Callable[[TransferId], None]
     """Prefill's blocks of this transfer are free."""
     walked: Callable[[Walked], None]
@@ -45,23 +49,29 @@ class PrefillSide:
         """The leg ended badly or was taken back."""
         self._run(self.desk.on_abandoned(transfer_id, reason, self._now()))
 
-    def on_notice(self, notice: Registered | Cancelled | Moved) -> None:
+    def on_notice(self, notice: Registered | Queued | Cancelled | Moved) -> None:
         """Decode has something to say."""
         match notice:
             case Registered(registration):
                 self._run(self.desk.on_registered(registration, self._now()))
+            case Queued():
+                self._run(self.desk.on_queued(notice, self._now()))
             case Cancelled():
                 self._run(self.desk.on_cancelled(notice, self._now()))
             case Moved():
                 self._run(self.desk.on_moved(notice, self._now()))
 
-    def on_peer_gone(self, peer: PeerCard) -> None:
-        """A decode engine's process is gone."""
-        self._run(self.desk.on_peer_gone(peer.engine_id, self._now()))
+    def on_peer_dead(self, engine_id: EngineId) -> None:
+        """A decode engine's process is dead."""
+        self._run(self.desk.on_peer_dead(engine_id, self._now()))
 
     def on_tick(self) -> None:
         """Time has passed."""
         self._run(self.desk.on_tick(self._now()))
+
+    @property
+    def _ours(self) -> EngineId:
+        return self._shell.peers.card.engine_id
 
     def _now(self) -> float:
         return self._shell.clock()
@@ -73,9 +83,10 @@ class PrefillSide:
                     self._move(effect)
                 case FreeKV(transfer_id):
                     self._shell.unpin(transfer_id)
-                case FreeSeats(transfer_id, decode_engine_id, reason):
-                    stopped = Stopped(transfer_id, self._shell.peers.card.engine_id, reason)
-                    self._shell.copies.tell(decode_engine_id, stopped)
+                case FreeSeats(transfer_id, decode, reason, begun):
+                    self._shell.mail.tell(decode, Stopped(transfer_id, self._ours, decode, reason, begun))
+                case Acknowledge(transfer_id, decode):
+                    self._shell.mail.tell(decode, Acknowledged(transfer_id, self._ours, decode))
                 case StopWriter():
                     # A posted WRITE cannot be recalled and lasts milliseconds: its end is what is waited for.
                     continue
@@ -85,8 +96,8 @@ class PrefillSide:
     def _move(self, order: Write) -> None:
         registration, done = order.registration, order.done
         if registration.mode is Mode.PULL:
-            granted: Notice = Granted(self._shell.peers.card.engine_id, done)
-            self._shell.copies.tell(registration.decode_engine_id, granted)
+            decode = registration.decode_engine_id
+            self._shell.mail.tell(decode, Granted(done, self._ours, decode))
             return
         transfer_id = registration.transfer_id
         try:
@@ -98,8 +109,9 @@ class PrefillSide:
         if not plan.spans:
             self._run(self.desk.on_writer_done(transfer_id, self._now()))
             return
-        tag = Tag(digest_of(transfer_id), Epoch(self._shell.peers.card.epoch), 0, 1, 0, 1)
-        self._shell.copies.write(peer, plan, tag.encode(), lambda error: self._ended(transfer_id, error))
+        tag = Tag(digest_of(transfer_id), self._shell.peers.card.epoch, 0, 1, 0, 1)
+        label = self._shell.mail.label(tag)
+        self._shell.copies.write(peer, plan, label, lambda error: self._ended(transfer_id, error))
 
     def _plan(self, order: Write, peer: PeerCard) -> TransferPlan:
         registration, done = order.registration, order.done

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from engine_shim.loop_calls import call_on_loop, settle_on_loop
 from router.contract.errors import PeerGone, TandemError, TransferFailed
 
 log = logging.getLogger("tandem.fabric")
+
+LAST_POLLS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,10 @@ class WriterThread:
         settle_on_loop(self._loop, self._ready, metadata)
         while self._take_commands(fabric):
             self._advance(fabric)
+        # Last notices are handed to the network by progress alone.
+        for _ in range(LAST_POLLS):
+            self._advance(fabric)
+            time.sleep(self._pace.busy_poll_s)
         fabric.close()
 
     def _take_commands(self, fabric: Fabric) -> bool:

@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine_shim.core.fates import Fate
 from engine_shim.driver import Driver
+from engine_shim.driver.hand_over import HandOver
 from engine_shim.serve.intake import Endpoint
 from engine_shim.serve.usage import Tally
 
@@ -85,7 +87,20 @@ class _DriverCollector(Collector):
             yield CounterMetricFamily(_PREFIX + name, about, engine[name])
         ready = GaugeMetricFamily(f"{_PREFIX}ready", "1 while this instance takes requests", int(self._driver.ready))
         yield ready
-        facts = CounterMetricFamily(f"{_PREFIX}facts", "Facts seen by the driver", labels=["fact"])
-        for fact, count in self._driver.counts.items():
-            facts.add_metric([fact], count)
-        yield facts
+        if self._driver.hand_over is not None:
+            yield from _hand_over_metrics(self._driver.hand_over)
+
+
+def _hand_over_metrics(hand_over: HandOver) -> Iterator[Metric]:
+    orphaned = "Quarantined blocks whose writer cannot be reached: they wait for its answer or for proof of its death"
+    yield GaugeMetricFamily(f"{_PREFIX}orphaned_blocks", orphaned, hand_over.num_orphaned_blocks)
+    peers = GaugeMetricFamily(f"{_PREFIX}peers", "Peers by what has become of them", labels=["fate"])
+    for fate in (Fate.MET, Fate.LOST, Fate.DEAD):
+        peers.add_metric([fate], len(hand_over.peers.with_fate(fate)))
+    yield peers
+    facts = CounterMetricFamily(
+        f"{_PREFIX}facts", "What has gone wrong between this engine and others", labels=["fact"]
+    )
+    for fact, count in hand_over.counts().items():
+        facts.add_metric([fact], count)
+    yield facts

@@ -1,17 +1,25 @@
-"""The side channel, on the shim's own port: handshakes, who this instance is, and taking an attempt back."""
+"""The side channel, on the shim's own port: handshakes, who this instance is, taking an attempt back, fencing a peer.
+
+All but the question who this is are sealed with the deployment key.
+"""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from engine_shim.driver import Driver
-from engine_shim.driver.peers import PEER_PATH, read_card
+from engine_shim.driver.hand_over import HandOver
+from engine_shim.driver.handshake import PEER_PATH, check_question, read_card, seal_answer
 from engine_shim.serve.http_body import read_body
-from router.contract.errors import BadRequest
-from router.contract.ids import TransferId
+from router.contract.errors import BadRequest, Unauthorized
+from router.contract.ids import EngineId, TransferId
+from router.contract.seal import CANCEL, FENCE, NONCE_HEADER, SEAL_HEADER, Seal
 from router.store.codec import encode_instance
 
+T = TypeVar("T")
 JSON = "application/json"
 MAX_CARD_BYTES = 64 * 1024
 
@@ -21,17 +29,24 @@ class _Cancel(msgspec.Struct):
     reason: str = "cancelled"
 
 
-def side_channel(driver: Driver) -> APIRouter:
-    """Routes `POST /kv/peer`, `GET /kv/instance`, `POST /kv/cancel`."""
+class _Fence(msgspec.Struct):
+    engine_id: str
+
+
+def side_channel(driver: Driver, seal: Seal) -> APIRouter:
+    """Routes `POST /kv/peer`, `GET /kv/instance`, `POST /kv/cancel`, `POST /kv/fence`."""
     router = APIRouter(include_in_schema=False)
 
     @router.post(PEER_PATH)
     async def peer(request: Request) -> Response:
-        if driver.peers is None:
-            raise BadRequest("This instance has no fabric; it cannot exchange KV cache.")
-        raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
-        card = await driver.peers.welcome(read_card(raw))
-        return Response(msgspec.json.encode(card), media_type=JSON)
+        peers = _hand_over(driver).peers
+        raw, nonce = (
+            await read_body(request.scope, request.receive, MAX_CARD_BYTES),
+            request.headers.get(NONCE_HEADER, ""),
+        )
+        check_question(seal, nonce, raw, request.headers.get(SEAL_HEADER, ""))
+        answer = msgspec.json.encode(await peers.welcome(read_card(raw)))
+        return Response(answer, media_type=JSON, headers={SEAL_HEADER: seal_answer(seal, nonce, answer)})
 
     @router.get("/kv/instance")
     async def instance() -> Response:
@@ -39,12 +54,31 @@ def side_channel(driver: Driver) -> APIRouter:
 
     @router.post("/kv/cancel")
     async def cancel(request: Request) -> Response:
-        raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
-        try:
-            wanted = msgspec.json.decode(raw, type=_Cancel)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"The body must be an object with a transfer_id ({error}).") from error
+        wanted = await _sealed(request, seal, CANCEL, _Cancel)
         state = driver.cancel(TransferId(wanted.transfer_id), wanted.reason)
         return Response(msgspec.json.encode({"transfer_id": wanted.transfer_id, "state": state}), media_type=JSON)
 
+    @router.post("/kv/fence")
+    async def fence(request: Request) -> Response:
+        wanted = await _sealed(request, seal, FENCE, _Fence)
+        _hand_over(driver).peers.on_death(EngineId(wanted.engine_id), "fenced")
+        return Response(msgspec.json.encode({"engine_id": wanted.engine_id}), media_type=JSON)
+
     return router
+
+
+def _hand_over(driver: Driver) -> HandOver:
+    if driver.hand_over is None:
+        raise BadRequest("This instance has no fabric; it cannot exchange KV cache.")
+    return driver.hand_over
+
+
+async def _sealed(request: Request, seal: Seal, purpose: bytes, kind: type[T]) -> T:
+    """The body, when a holder of the deployment key has sent it. Raises Unauthorized, BadRequest."""
+    raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
+    if not seal.header_holds(purpose, raw, request.headers.get(SEAL_HEADER, "")):
+        raise Unauthorized(f"This message needs a {SEAL_HEADER} made with our deployment key.")
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"The body is not what this path takes ({error}).") from error

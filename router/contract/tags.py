@@ -12,6 +12,7 @@ Expectation travels with arrival: each Tag says how many there are, so a Landing
     31      2      num_writers
     33      4      seq, 0 <= seq < total
     37      4      total WRITEs of this writer
+    41      16     the Seal's mark over all of the above
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import struct
 from dataclasses import dataclass
 
 from router.contract.ids import Epoch
+from router.contract.seal import MARK_BYTES, TAG, Seal
 
 MAGIC = b"TNDM"
-VERSION = 1
+VERSION = 2
 _FORM = struct.Struct(">4sB16sQHHII")
-TAG_BYTES = _FORM.size
+TAG_BYTES = _FORM.size + MARK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,24 @@ class Tag:
     seq: int
     total: int
 
-    def encode(self) -> bytes:
-        """The Tag as TAG_BYTES bytes."""
-        return _FORM.pack(
+    def encode(self, seal: Seal) -> bytes:
+        """The Tag as TAG_BYTES sealed bytes."""
+        body = _FORM.pack(
             MAGIC, VERSION, self.digest, self.writer_epoch, self.writer, self.num_writers, self.seq, self.total
         )
+        return body + seal.mark(TAG, body)
 
 
-def decode_tag(raw: bytes) -> Tag | None:
-    """The Tag in `raw`, or None when these bytes are no Tag of this version or contradict themselves."""
-    if len(raw) != TAG_BYTES:
+def is_tag(raw: bytes) -> bool:
+    """True when these bytes mean to be a Tag, of whatever version."""
+    return raw[: len(MAGIC)] == MAGIC
+
+
+def decode_tag(raw: bytes, seal: Seal) -> Tag | None:
+    """The Tag in `raw`, or None when it is none of this version, contradicts itself, or is sealed with another key."""
+    if len(raw) != TAG_BYTES or not seal.holds(TAG, raw[: _FORM.size], raw[_FORM.size :]):
         return None
-    magic, version, digest, epoch, writer, num_writers, seq, total = _FORM.unpack(raw)
+    magic, version, digest, epoch, writer, num_writers, seq, total = _FORM.unpack(raw[: _FORM.size])
     if magic != MAGIC or version != VERSION or writer >= num_writers or seq >= total:
         return None
     return Tag(digest, Epoch(epoch), writer, num_writers, seq, total)

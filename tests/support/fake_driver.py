@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 
+from engine_shim.core.fates import Fate
 from engine_shim.engine.port import (
     EngineLoad,
     FinishReason,
@@ -63,6 +63,21 @@ class FakeStream:
         return output
 
 
+class FakeHandOver:
+    """What metrics read of a HandOver."""
+
+    num_orphaned_blocks = 16
+
+    def __init__(self) -> None:
+        self.peers = self
+
+    def with_fate(self, fate: Fate) -> list[str]:
+        return ["p@1", "p@2"] if fate is Fate.LOST else []
+
+    def counts(self) -> dict[str, int]:
+        return {"peer_lost": 2}
+
+
 class FakeDriver:
     """Stands where `engine_shim.driver.Driver` stands."""
 
@@ -78,7 +93,7 @@ class FakeDriver:
             created_unix_s=1_700_000_000,
         )
         self.ready = True
-        self.counts: Counter[str] = Counter(peers_lost=2)
+        self.hand_over = FakeHandOver()
         self.text = text
         self.answer: dict[str, object] | None = None
         self.refusal: TandemError | None = None

@@ -7,16 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, Walked
+from engine_shim.core.fates import Address, Call, FateClocks, FateDesk
+from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver.driver import Bench, Driver
-from engine_shim.driver.peers import PROTOCOL_VERSION, PeerCard, Peers
+from engine_shim.driver.hand_over import Desks
+from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
+from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import SamplingParams, SequenceRequest
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
 from engine_shim.fabric.writer import FabricEvent, WriterThread
-from router.contract.ids import Epoch, InstanceId, TransferId, engine_id_of
+from router.contract.errors import HandshakeFailed, TandemError
+from router.contract.ids import EngineId, Epoch, InstanceId, TransferId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVLayout
+from router.contract.seal import Seal
 from router.contract.wire import DecodeHandoff
 from tests.support.fake_engine import FakeEngine
 
@@ -31,6 +37,7 @@ def small_layout(block_tokens: int = 4, num_blocks: int = 64, num_layers: int = 
 class Clocks:
     prefill: PrefillClocks = field(default_factory=PrefillClocks)
     decode: DecodeClocks = field(default_factory=DecodeClocks)
+    fates: FateClocks = field(default_factory=FateClocks)
 
 
 @dataclass
@@ -40,6 +47,8 @@ class Site:
     network: LoopbackNetwork = field(default_factory=LoopbackNetwork)
     drivers: dict[str, Driver] = field(default_factory=dict)
     walked: list[Walked] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)
+    """What a call to this engine brings, where it is not answered."""
 
     async def open(self, role: Role, engine: FakeEngine, clocks: Clocks | None = None) -> Driver:
         """A started Driver."""
@@ -53,8 +62,16 @@ class Site:
 
         loop = asyncio.get_running_loop()
         writer = WriterThread(lambda: LoopbackFabric(engine_id, engine.region, self.network), loop, on_event)
-        card = PeerCard(PROTOCOL_VERSION, engine_id, epoch, "same", engine.layout, engine.region, await writer.start())
-        peers = CallingPeers(card, writer, self)
+        metadata, address, seal = await writer.start(), Address("127.0.0.1", 1), Seal()
+        card = PeerCard(PROTOCOL_VERSION, engine_id, epoch, address, "same", engine.layout, engine.region, metadata)
+        desks = Desks(
+            Peers(card, writer, SiteCaller(self), FateDesk(clocks.fates)),
+            writer,
+            seal,
+            PrefillDesk(clocks.prefill),
+            SeatDesk(engine_id, clocks.decode),
+            self.walked.append,
+        )
         kv = KVIdentity(engine_id, "127.0.0.1", 1, engine.layout, "same", (Mode.PUSH, Mode.PULL, Mode.LOCAL))
         instance = Instance(instance_id, role, epoch, "http://127.0.0.1:1", "fake", 4096, kv)
         driver = Driver(
@@ -62,11 +79,7 @@ class Site:
                 engine,
                 None,  # type: ignore[arg-type]  # no text passes here
                 instance,
-                peers,
-                writer,
-                PrefillDesk(engine_id, clocks.prefill),
-                SeatDesk(engine_id, clocks.decode),
-                self.walked.append,
+                desks,
             )
         )
         holder.append(driver)
@@ -79,19 +92,23 @@ class Site:
             await driver.aclose()
 
 
-class CallingPeers(Peers):
+class SiteCaller(Caller):
     """Handshakes by calling the other Driver of the Site."""
 
-    def __init__(self, card: PeerCard, writer: WriterThread, site: Site) -> None:
-        super().__init__(card, writer)
+    def __init__(self, site: Site) -> None:
+        super().__init__(Seal())
         self._site = site
 
-    async def _call(self, engine_id: str, host: str, port: int) -> PeerCard:  # type: ignore[override]
-        other = self._site.drivers[engine_id].peers
-        assert other is not None
-        theirs = await other.welcome(self.card)
-        await self._admit(theirs)
-        return theirs
+    async def call(self, ours: PeerCard, engine_id: EngineId, address: Address) -> Answer:
+        call = self._site.calls.get(engine_id, Call.ANSWERED)
+        if call is not Call.ANSWERED:
+            return Answer(call, error=HandshakeFailed(f"{engine_id}: {call}"))
+        hand_over = self._site.drivers[engine_id].hand_over
+        assert hand_over is not None
+        try:
+            return Answer(Call.ANSWERED, await hand_over.peers.welcome(ours))
+        except TandemError as error:
+            return Answer(Call.SILENT, error=HandshakeFailed(error.message))
 
 
 def prompt_request(prompt: tuple[int, ...], max_tokens: int = 3) -> SequenceRequest:

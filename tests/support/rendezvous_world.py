@@ -20,7 +20,7 @@ from engine_shim.core.seats import DecodeClocks, SeatDesk
 from router.contract.errors import TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
-from router.contract.notices import Cancelled, Granted, Moved, Registered, Stopped
+from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.rendezvous import PrefillDone
 from router.contract.tags import Tag
 
@@ -58,8 +58,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.prefill = PrefillDesk(P, PrefillClocks(lease_for_s=5.0, seat_wait_for_s=8.0, tombstone_for_s=1000.0))
-        self.decode = SeatDesk(D, DecodeClocks(kv_wait_for_s=16.0, resend_every_s=1.0))
+        self.prefill = PrefillDesk(PrefillClocks(lease_for_s=5.0, seat_wait_for_s=8.0, tombstone_for_s=1000.0))
+        self.decode = SeatDesk(D, DecodeClocks(kv_wait_for_s=16.0, resend_after_s=1.0, renew_every_s=1.0))
         self.queue: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
         self.plots: dict[TransferId, Plot] = {}
@@ -100,7 +100,7 @@ class World:
 
     def seated(self, plot: Plot) -> None:
         tid = plot.transfer_id
-        if tid in self.left:
+        if tid in self.left or tid in self.failed:
             return
         wanted = (19, 19) if plot.cached else (0, 19)
         if not plot.cached:
@@ -119,7 +119,7 @@ class World:
             match effect:
                 case prefill_words.Write(registration, done):
                     if registration.mode is Mode.PULL:
-                        self.send(lambda done=done: self.run_d(self.decode.on_granted(Granted(P, done), self.now)))
+                        self.send(lambda done=done: self.run_d(self.decode.on_granted(Granted(done, P, D))))
                     elif registration.first_token == registration.num_tokens:
                         self.run_p(self.prefill.on_writer_done(registration.transfer_id, self.now))
                     else:
@@ -128,9 +128,12 @@ class World:
                     if tid in self.copying:
                         self.violations.append(f"{tid}: KV freed under a copy")
                     self.kv_pinned.discard(tid)
-                case prefill_words.FreeSeats(tid, _, reason):
-                    notice = Stopped(tid, P, reason)
-                    self.send(lambda notice=notice: self.run_d(self.decode.on_stopped(notice)))
+                case prefill_words.FreeSeats(tid, _, reason, begun):
+                    notice = Stopped(tid, P, D, reason, begun)
+                    self.send(lambda notice=notice: self.run_d(self.decode.on_stopped(notice, self.now)))
+                case prefill_words.Acknowledge(tid, _):
+                    ack = Acknowledged(tid, P, D)
+                    self.send(lambda ack=ack: self.run_d(self.decode.on_acknowledged(ack)))
                 case _:
                     pass
 
@@ -143,12 +146,14 @@ class World:
                             self.prefill.on_registered(Registered(r).registration, self.now)
                         )
                     )
+                case decode_words.SendQueued(tid, _):
+                    self.send(lambda tid=tid: self.run_p(self.prefill.on_queued(Queued(tid, P, D), self.now)))
                 case decode_words.SendCancelled(tid, _):
                     if not self.quarantine:
                         self.free_seats(tid)
-                    self.send(lambda tid=tid: self.run_p(self.prefill.on_cancelled(Cancelled(tid, D), self.now)))
+                    self.send(lambda tid=tid: self.run_p(self.prefill.on_cancelled(Cancelled(tid, P, D), self.now)))
                 case decode_words.SendMoved(tid, _, error):
-                    self.send(lambda tid=tid, e=error: self.run_p(self.prefill.on_moved(Moved(tid, D, e), self.now)))
+                    self.send(lambda tid=tid, e=error: self.run_p(self.prefill.on_moved(Moved(tid, P, D, e), self.now)))
                 case decode_words.Read(registration, _):
                     self.copy(registration.transfer_id, by_decode=True)
                 case decode_words.KVReady(tid):
@@ -194,7 +199,7 @@ class World:
 
     def send_tag(self, tag: Tag) -> None:
         """Tags are never lost: they come with the WRITE itself."""
-        self.at(self.now + self.rng.choice((0.001, 0.3)), lambda: self.run_d(self.decode.on_tag(tag)))
+        self.at(self.now + self.rng.choice((0.001, 0.3)), lambda: self.run_d(self.decode.on_tag(tag, self.now)))
 
     def run(self, until: float = 60.0) -> None:
         for k in range(int(until / 0.25)):

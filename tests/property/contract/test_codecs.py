@@ -11,16 +11,21 @@ from router.contract.ids import EngineId, Epoch, TransferId
 from router.contract.instance import KVIdentity, Mode
 from router.contract.kv import KVLayout
 from router.contract.notices import (
+    Acknowledged,
     Cancelled,
     Granted,
+    Left,
     Moved,
     Notice,
+    Queued,
+    Refused,
     Registered,
     Stopped,
-    decode_notice,
-    encode_notice,
+    read_notice,
+    write_notice,
 )
 from router.contract.rendezvous import PrefillDone, Registration
+from router.contract.seal import NOTICE, Seal
 from router.contract.tags import TAG_BYTES, Tag, decode_tag
 from router.contract.wire import (
     MAX_ID_CHARS,
@@ -32,6 +37,9 @@ from router.contract.wire import (
     read_handoff,
 )
 from tests.support.fleets import an_instance, layouts
+from tests.support.notices import delivered
+
+SEAL = Seal("k" * 32)
 
 ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_ID_CHARS)
 transfer_ids = ids.map(TransferId)
@@ -68,12 +76,16 @@ def registrations(draw: st.DrawFn) -> Registration:
 
 
 dones = st.builds(PrefillDone, transfer_ids, blocks, tokens)
+reasons = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 notices: st.SearchStrategy[Notice] = st.one_of(
     st.builds(Registered, registrations()),
-    st.builds(Granted, engine_ids, dones),
-    st.builds(Moved, transfer_ids, engine_ids, st.text(st.characters(exclude_categories=["Cs"]), max_size=20)),
-    st.builds(Cancelled, transfer_ids, engine_ids),
-    st.builds(Stopped, transfer_ids, engine_ids, ids),
+    st.builds(Queued, transfer_ids, engine_ids, engine_ids),
+    st.builds(Acknowledged, transfer_ids, engine_ids, engine_ids),
+    st.builds(Granted, dones, engine_ids, engine_ids),
+    st.builds(Moved, transfer_ids, engine_ids, engine_ids, reasons),
+    st.builds(Cancelled, transfer_ids, engine_ids, engine_ids),
+    st.builds(Stopped, transfer_ids, engine_ids, engine_ids, reasons, st.booleans()),
+    st.builds(Left, engine_ids),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -84,62 +96,61 @@ json_values = st.recursive(
 
 @given(tags())
 def test_a_tag_comes_back_as_it_was(tag: Tag) -> None:
-    assert len(tag.encode()) == TAG_BYTES
-    assert decode_tag(tag.encode()) == tag
+    assert len(tag.encode(SEAL)) == TAG_BYTES
+    assert decode_tag(tag.encode(SEAL), SEAL) == tag
 
 
 @given(tags(), st.data())
-def test_a_damaged_tag_is_another_sound_tag_or_none(tag: Tag, data: st.DataObject) -> None:
-    raw = bytearray(tag.encode())
+def test_a_damaged_tag_is_none(tag: Tag, data: st.DataObject) -> None:
+    raw = bytearray(tag.encode(SEAL))
     position, change = data.draw(st.integers(0, TAG_BYTES - 1)), data.draw(st.integers(1, 255))
     raw[position] ^= change
-    read = decode_tag(bytes(raw))
-    assert read is None or (read != tag and read.encode() == bytes(raw))
-    assert position >= 5 or read is None
+    assert decode_tag(bytes(raw), SEAL) is None
 
 
 @given(st.binary(max_size=2 * TAG_BYTES))
 def test_bytes_of_another_width_or_magic_are_no_tag(raw: bytes) -> None:
-    assert decode_tag(raw) is None
+    assert decode_tag(raw, SEAL) is None
 
 
 @given(tags())
 def test_a_tag_is_no_prefix_of_another(tag: Tag) -> None:
-    assert decode_tag(tag.encode() + b"\0") is None
-    assert decode_tag(tag.encode()[:-1]) is None
+    assert decode_tag(tag.encode(SEAL) + b"\0", SEAL) is None
+    assert decode_tag(tag.encode(SEAL)[:-1], SEAL) is None
 
 
 @given(notices)
 def test_a_notice_comes_back_as_it_was(notice: Notice) -> None:
-    assert decode_notice(encode_notice(notice)) == notice
+    assert delivered(write_notice(notice, SEAL), notice, SEAL) == notice
 
 
 @given(notices, st.data())
-def test_a_damaged_notice_is_another_notice_or_none(notice: Notice, data: st.DataObject) -> None:
-    raw = bytearray(encode_notice(notice))
+def test_a_damaged_notice_is_refused(notice: Notice, data: st.DataObject) -> None:
+    raw = bytearray(write_notice(notice, SEAL))
     position, change = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(1, 255))
     raw[position] ^= change
-    read = decode_notice(bytes(raw))
-    assert read is None or isinstance(read, Notice)
-    assert position >= 3 or read is None
+    assert isinstance(delivered(bytes(raw), notice, SEAL), Refused)
 
 
 @given(notices, st.data())
-def test_a_notice_that_was_cut_short_is_none(notice: Notice, data: st.DataObject) -> None:
-    raw = encode_notice(notice)
-    assert decode_notice(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
+def test_a_notice_that_was_cut_short_is_refused(notice: Notice, data: st.DataObject) -> None:
+    raw = write_notice(notice, SEAL)
+    cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    assert isinstance(delivered(cut, notice, SEAL), Refused)
 
 
-@given(st.sampled_from("RGMCX?"), json_values)
+@given(st.sampled_from("RQAGMCXL?"), json_values)
 def test_any_json_under_any_kind_never_raises(kind: str, body: object) -> None:
-    read = decode_notice(b"TN1" + kind.encode() + json.dumps(body).encode())
-    assert read is None or isinstance(read, Notice)
+    signed = kind.encode() + json.dumps(body).encode()
+    raw = b"TN2" + signed[:1] + SEAL.mark(NOTICE, signed) + signed[1:]
+    read = read_notice(raw, SEAL, sender=EngineId("a"), receiver=EngineId("b"))
+    assert isinstance(read, Notice | Refused)
 
 
 @given(st.binary(max_size=60))
 def test_a_tag_is_never_a_notice_nor_a_notice_a_tag(body: bytes) -> None:
-    assert decode_notice(b"TNDM" + body) is None
-    assert decode_tag((b"TN1R" + body).ljust(TAG_BYTES, b"\0")[:TAG_BYTES]) is None
+    assert read_notice(b"TNDM" + body, SEAL, sender=EngineId("a"), receiver=EngineId("b")) is Refused.UNREADABLE
+    assert decode_tag(b"TN2R" + body, SEAL) is None
 
 
 def peer(engine_id: str, host: str, port: int) -> KVIdentity:

@@ -23,7 +23,12 @@ def assert_sound(world: World) -> None:
     assert world.kv_pinned == set()
     assert world.seats_pinned == set()
     for tid, plot in world.plots.items():
-        ends = [tid in world.ready, tid in world.failed, tid in world.left, plot.cached and tid not in world.left]
+        ends = [
+            tid in world.ready,
+            tid in world.failed,
+            tid in world.left,
+            plot.cached and tid not in world.left | world.failed.keys(),
+        ]
         assert sum(ends) == 1, f"{tid} reached {sum(ends)} ends: {plot}"
         assert world.ready.get(tid, 0) <= 1
 

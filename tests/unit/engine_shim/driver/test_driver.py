@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from engine_shim.core.fates import Call, FateClocks
 from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.core.seats import DecodeClocks
-from engine_shim.driver.driver import Driver
+from engine_shim.driver.driver import TICK_S, Driver
+from engine_shim.driver.hand_over import HandOver
+from engine_shim.fabric.port import PeerName
+from engine_shim.fabric.writer import NoticeCame
 from router.contract.errors import (
     BadRequest,
     DeadlinePassed,
@@ -17,12 +21,15 @@ from router.contract.errors import (
     EngineDown,
     KVWaitTimeout,
     NoSeats,
+    PeerGone,
     StaleAttempt,
     TandemError,
     TransferFailed,
 )
-from router.contract.ids import TransferId
+from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode, Role
+from router.contract.notices import Cancelled, Left, write_notice
+from router.contract.seal import Seal
 from router.contract.wire import PrefillHandoff
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Clocks, Site, decode_handoff, prompt_request, quiet, small_layout, until
@@ -67,6 +74,15 @@ class Pair:
         return quiet(self.prefill, self.p) and quiet(self.decode, self.d)
 
 
+def hand_over(driver: Driver) -> HandOver:
+    assert driver.hand_over is not None
+    return driver.hand_over
+
+
+def engine_id(driver: Driver) -> EngineId:
+    return hand_over(driver).peers.card.engine_id
+
+
 async def make_pair(p: FakeEngine, d: FakeEngine, clocks: Clocks | None = None) -> Pair:
     site = Site()
     return Pair(site, await site.open(Role.PREFILL, p, clocks), await site.open(Role.DECODE, d, clocks), p, d)
@@ -75,7 +91,7 @@ async def make_pair(p: FakeEngine, d: FakeEngine, clocks: Clocks | None = None) 
 @pytest.fixture(params=[(4, 4), (4, 8), (8, 4), (3, 5)], ids=lambda sizes: f"P{sizes[0]}-D{sizes[1]}")
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     blocks = request.param
-    clocks = Clocks(PrefillClocks(lease_for_s=1.0))
+    clocks = Clocks(PrefillClocks(lease_for_s=5.0))
     pair = await make_pair(FakeEngine(small_layout(blocks[0])), FakeEngine(small_layout(blocks[1])), clocks)
     yield pair
     await pair.site.aclose()
@@ -132,7 +148,7 @@ async def test_the_prefill_leg_answers_with_the_whole_wire_contract(plain: Pair)
 
 async def test_decode_first_and_prefill_much_later_meet_all_the_same(plain: Pair) -> None:
     reading = asyncio.create_task(plain.decode_leg("late", PROMPT, Mode.PUSH))
-    await until(lambda: plain.prefill.prefill is not None and plain.prefill.prefill.desk.num_open == 1)
+    await until(lambda: plain.prefill.num_open_tickets == 1)
     await plain.prefill_leg("late", PROMPT)
     assert await reading == [sum(PROMPT) + k for k in range(3)]
     await until(plain.is_quiet)
@@ -157,7 +173,7 @@ async def test_prompts_of_different_length_on_the_legs_are_refused(plain: Pair) 
 
 
 async def test_a_prefill_leg_that_never_comes_ends_in_kv_wait_timeout() -> None:
-    clocks = Clocks(PrefillClocks(seat_wait_for_s=9.0), DecodeClocks(kv_wait_for_s=0.3, resend_every_s=0.1))
+    clocks = Clocks(PrefillClocks(seat_wait_for_s=9.0), DecodeClocks(kv_wait_for_s=0.3, resend_after_s=0.1))
     pair = await make_pair(FakeEngine(small_layout()), FakeEngine(small_layout()), clocks)
     with pytest.raises(KVWaitTimeout):
         await pair.decode_leg("never", PROMPT, Mode.PUSH)
@@ -254,6 +270,74 @@ async def test_draining_refuses_newcomers_and_lets_the_rest_finish(plain: Pair) 
         await plain.decode.submit(prompt_request(PROMPT), None, 30.0)
     assert len(await running) == 20_000
     await closing
+
+
+async def test_seats_of_a_request_that_left_wait_for_a_prefill_that_cannot_be_reached(plain: Pair) -> None:
+    """Neither time nor a broken connection frees what somebody might still write; an answer does."""
+    prefill_id = engine_id(plain.prefill)
+    stream = await plain.decode.submit(prompt_request(PROMPT), decode_handoff("q1", plain.prefill, Mode.PUSH), 30.0)
+    await until(lambda: plain.d.load().held_blocks == 4)
+    plain.site.calls[prefill_id] = Call.SILENT
+    hand_over(plain.decode).peers.on_lost(prefill_id)
+    stream.close()
+    await asyncio.sleep(3 * TICK_S)
+    assert hand_over(plain.decode).num_orphaned_blocks == 4
+    assert plain.d.load().held_blocks == 4
+    del plain.site.calls[prefill_id]
+    await until(plain.is_quiet)
+    assert hand_over(plain.decode).num_orphaned_blocks == 0
+
+
+async def test_a_waiting_request_outlives_a_broken_connection(plain: Pair) -> None:
+    prefill_id = engine_id(plain.prefill)
+    reading = asyncio.create_task(plain.decode_leg("w1", PROMPT, Mode.PUSH))
+    await until(lambda: plain.d.load().held_blocks == 4)
+    hand_over(plain.decode).peers.on_lost(prefill_id)
+    hand_over(plain.prefill).peers.on_lost(engine_id(plain.decode))
+    await until(lambda: hand_over(plain.decode).peers.known() == (prefill_id,))
+    await plain.prefill_leg("w1", PROMPT)
+    assert await reading == [sum(PROMPT) + k for k in range(3)]
+    await until(plain.is_quiet)
+
+
+async def test_proof_of_prefills_death_fails_the_request_at_once_and_frees_its_seats_when_settled() -> None:
+    clocks = Clocks(fates=FateClocks(settle_for_s=0.6))
+    pair = await make_pair(FakeEngine(small_layout()), FakeEngine(small_layout()), clocks)
+    reading = asyncio.create_task(pair.decode_leg("k1", PROMPT, Mode.PUSH))
+    await until(lambda: pair.d.load().held_blocks == 4)
+    pair.site.calls[engine_id(pair.prefill)] = Call.REFUSED
+    hand_over(pair.decode).peers.on_lost(engine_id(pair.prefill))
+    with pytest.raises(PeerGone):
+        await reading
+    assert pair.d.load().held_blocks == 4, "what lay in buffers may still land"
+    await until(lambda: quiet(pair.decode, pair.d))
+    await pair.site.aclose()
+
+
+async def test_an_engine_that_leaves_says_so_and_nobody_waits_for_it(plain: Pair) -> None:
+    reading = asyncio.create_task(plain.decode_leg("l1", PROMPT, Mode.PUSH))
+    await until(lambda: plain.d.load().held_blocks == 4)
+    await plain.prefill.aclose()
+    with pytest.raises(PeerGone):
+        await reading
+    await until(lambda: quiet(plain.decode, plain.d))
+    with pytest.raises(PeerGone, match="has ended"):
+        await plain.decode_leg("l2", PROMPT, Mode.PUSH)
+
+
+async def test_what_others_say_wrongly_is_counted_and_harms_nobody(plain: Pair) -> None:
+    decode, prefill = hand_over(plain.decode), hand_over(plain.prefill)
+    await plain.run("ok1", PROMPT, Mode.PUSH)
+    sender = PeerName(engine_id(plain.prefill))
+    forged = write_notice(Left(engine_id(plain.prefill)), Seal("another key, of 32 characters..."))
+    for raw in (b"", b"TN9", forged, b"TNDM" + bytes(53)):
+        decode.on_fabric_event(NoticeCame(sender, raw))
+    stale = Cancelled(TransferId("t"), EngineId("prefill-0@0"), engine_id(plain.decode))
+    prefill.on_fabric_event(NoticeCame(PeerName(engine_id(plain.decode)), write_notice(stale, Seal())))
+    counts = decode.counts()
+    assert (counts["notice_unreadable"], counts["notice_forged"]) == (2, 2)
+    assert prefill.counts()["notice_stale_epoch"] == 1
+    assert await plain.run("ok2", PROMPT, Mode.PUSH) == [sum(PROMPT) + k for k in range(3)]
 
 
 async def test_random_departures_leave_nothing_behind(pair: Pair) -> None:

@@ -2,26 +2,51 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import httpx
 import msgspec
 import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from engine_shim.core.fates import Address, Fate, FateClocks, FateDesk
 from engine_shim.driver.driver import Driver
-from engine_shim.driver.peers import PEER_PATH, PeerCard, Peers, read_card
+from engine_shim.driver.handshake import PEER_PATH, Caller, PeerCard, read_card, seal_answer
+from engine_shim.driver.peers import Peers
+from engine_shim.serve.problems import on_problem
 from engine_shim.serve.side_channel import side_channel
-from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone
-from router.contract.ids import EngineId
+from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone, TandemError
+from router.contract.ids import EngineId, Epoch
 from router.contract.instance import Role
+from router.contract.seal import FENCE, NONCE_HEADER, PEER, SEAL_HEADER, Seal
 from tests.support.fake_engine import FakeEngine
-from tests.support.kitchens import Site, small_layout
+from tests.support.kitchens import Site, small_layout, until
+
+KEY = "k" * 32
+
+
+@dataclass
+class Meeting:
+    """Our peers, theirs, and where their side channel listens."""
+
+    ours: Peers
+    theirs: Peers
+    there: Address
+    server: uvicorn.Server
+    serving: asyncio.Task[None]
+    http: httpx.AsyncClient
+
+    async def stop_theirs(self) -> None:
+        """Nobody listens there any more."""
+        self.server.should_exit = True
+        await self.serving
 
 
 async def serve(driver: Driver) -> tuple[uvicorn.Server, asyncio.Task[None], int]:
     app = FastAPI()
-    app.include_router(side_channel(driver))
+    app.include_router(side_channel(driver, Seal(KEY)))
+    app.add_exception_handler(TandemError, on_problem)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:
@@ -30,43 +55,71 @@ async def serve(driver: Driver) -> tuple[uvicorn.Server, asyncio.Task[None], int
 
 
 @pytest.fixture
-async def kitchen() -> AsyncIterator[tuple[Peers, Peers, int]]:
-    """Our peers, theirs, and the port of their side channel."""
+async def meeting() -> AsyncIterator[Meeting]:
     site = Site()
-    ours = await site.open(Role.DECODE, FakeEngine(small_layout()))
-    theirs = await site.open(Role.PREFILL, FakeEngine(small_layout(8)))
-    server, task, port = await serve(theirs)
-    assert ours.peers is not None
-    assert theirs.peers is not None
-    # HTTP this time: the plain Peers, with the Site's agents behind it.
-    caller = Peers(ours.peers.card, ours.peers._writer)
-    yield caller, theirs.peers, port
-    await caller.aclose()
-    server.should_exit = True
-    await task
+    decode = await site.open(Role.DECODE, FakeEngine(small_layout()))
+    prefill = await site.open(Role.PREFILL, FakeEngine(small_layout(8)))
+    assert decode.hand_over is not None
+    assert prefill.hand_over is not None
+    server, serving, port = await serve(prefill)
+    there = Address("127.0.0.1", port)
+    # HTTP this time: Peers of our own, with the Site's agents behind them.
+    near = decode.hand_over.peers
+    ours = Peers(near.card, near._writer, Caller(Seal(KEY)), FateDesk(FateClocks()))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        meeting = Meeting(ours, prefill.hand_over.peers, there, server, serving, http)
+        yield meeting
+        await ours.aclose()
+    await meeting.stop_theirs()
     await site.aclose()
 
 
-async def test_one_handshake_makes_both_sides_known(kitchen: tuple[Peers, Peers, int]) -> None:
-    ours, theirs, port = kitchen
-    cards = await asyncio.gather(*(ours.ensure(theirs.card.engine_id, "127.0.0.1", port) for _ in range(5)))
+async def test_one_handshake_makes_both_sides_known(meeting: Meeting) -> None:
+    ours, theirs = meeting.ours, meeting.theirs
+    cards = await asyncio.gather(*(ours.ensure(theirs.card.engine_id, meeting.there) for _ in range(5)))
     assert cards == [theirs.card] * 5
     assert ours.find(theirs.card.engine_id) == theirs.card
     assert theirs.find(ours.card.engine_id) == ours.card
 
 
-async def test_another_engine_at_the_address_is_refused(kitchen: tuple[Peers, Peers, int]) -> None:
-    ours, _theirs, port = kitchen
-    with pytest.raises(HandshakeFailed, match="it has been restarted"):
-        await ours.ensure(EngineId("prefill@0"), "127.0.0.1", port)
+async def test_another_engine_at_the_address_is_refused(meeting: Meeting) -> None:
+    with pytest.raises(HandshakeFailed, match="started anew"):
+        await meeting.ours.ensure(EngineId("prefill@0"), meeting.there)
     with pytest.raises(PeerGone):
-        ours.find(EngineId("prefill@0"))
+        meeting.ours.find(EngineId("prefill@0"))
+    assert meeting.ours.counts["handshake_failed"] == 1
 
 
-async def test_nobody_at_the_address_is_a_failed_handshake(kitchen: tuple[Peers, Peers, int]) -> None:
-    ours, theirs, _ = kitchen
-    with pytest.raises(HandshakeFailed, match="does not answer"):
-        await ours.ensure(theirs.card.engine_id, "127.0.0.1", 1)
+async def test_nobody_at_the_address_is_a_failed_handshake(meeting: Meeting) -> None:
+    with pytest.raises(HandshakeFailed, match="Nobody listens"):
+        await meeting.ours.ensure(meeting.theirs.card.engine_id, Address("127.0.0.1", 1))
+
+
+async def test_who_holds_another_key_is_not_let_in_and_learns_nothing(meeting: Meeting) -> None:
+    ours = meeting.ours
+    stranger = Peers(ours.card, ours._writer, Caller(Seal("x" * 32)), FateDesk(FateClocks()))
+    with pytest.raises(HandshakeFailed, match="401"):
+        await stranger.ensure(meeting.theirs.card.engine_id, meeting.there)
+    await stranger.aclose()
+    with pytest.raises(PeerGone):
+        meeting.theirs.find(ours.card.engine_id)
+    body = msgspec.json.encode(ours.card)
+    for headers in ({}, {NONCE_HEADER: "n"}, {SEAL_HEADER: Seal(KEY).header(PEER, body)}):
+        reply = await meeting.http.post(PEER_PATH, content=body, headers=headers)
+        assert reply.status_code == 401
+        assert meeting.theirs.card.engine_id not in reply.text
+
+
+async def test_an_answer_to_another_question_is_not_believed(meeting: Meeting) -> None:
+    answer = msgspec.json.encode(meeting.theirs.card)
+    replay = httpx.Response(200, content=answer, headers={SEAL_HEADER: seal_answer(Seal(KEY), "old", answer)})
+    caller = Caller(Seal(KEY))
+    caller._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: replay))
+    ours = meeting.ours
+    believer = Peers(ours.card, ours._writer, caller, FateDesk(FateClocks()))
+    with pytest.raises(HandshakeFailed, match="not sealed"):
+        await believer.ensure(meeting.theirs.card.engine_id, meeting.there)
+    await believer.aclose()
 
 
 @pytest.mark.parametrize(
@@ -79,24 +132,54 @@ async def test_nobody_at_the_address_is_a_failed_handshake(kitchen: tuple[Peers,
     ],
 )
 async def test_who_does_not_fit_is_not_let_in(
-    kitchen: tuple[Peers, Peers, int], change: dict[str, object], error: type[Exception]
+    meeting: Meeting, change: dict[str, object], error: type[Exception]
 ) -> None:
-    ours, theirs, _ = kitchen
-    stranger: PeerCard = replace(theirs.card, engine_id=EngineId("stranger@1"), **change)  # type: ignore[arg-type]
+    stranger: PeerCard = replace(meeting.theirs.card, engine_id=EngineId("stranger@1"), **change)  # type: ignore[arg-type]
     with pytest.raises(error):
-        await ours.welcome(stranger)
+        await meeting.ours.welcome(stranger)
     with pytest.raises(PeerGone):
-        ours.find(EngineId("stranger@1"))
+        meeting.ours.find(EngineId("stranger@1"))
 
 
-async def test_a_dropped_peer_is_gone_and_can_be_met_again(kitchen: tuple[Peers, Peers, int]) -> None:
-    ours, theirs, port = kitchen
-    await ours.ensure(theirs.card.engine_id, "127.0.0.1", port)
-    assert ours.drop(theirs.card.engine_id)
-    assert not ours.drop(theirs.card.engine_id)
+async def test_a_lost_peer_is_called_at_once_and_met_again(meeting: Meeting) -> None:
+    """Case E2: one transport error must not make the peer unknown for good."""
+    ours, engine_id = meeting.ours, meeting.theirs.card.engine_id
+    await ours.ensure(engine_id, meeting.there)
+    ours._fates._peers[engine_id].address = meeting.there  # the Site's cards carry no real port
+    died: list[EngineId] = []
+    ours.news.on_died = died.append
+    ours.on_lost(engine_id)
     with pytest.raises(PeerGone):
-        ours.find(theirs.card.engine_id)
-    assert await ours.ensure(theirs.card.engine_id, "127.0.0.1", port) == theirs.card
+        ours.find(engine_id)
+    await until(lambda: engine_id in ours.known())
+    assert (ours.with_fate(Fate.MET), died) == ([engine_id], [])
+    assert ours.counts["peer_lost"] == 1
+
+
+async def test_a_lost_peer_whose_address_refuses_is_dead(meeting: Meeting) -> None:
+    ours, engine_id = meeting.ours, meeting.theirs.card.engine_id
+    await ours.ensure(engine_id, meeting.there)
+    ours._fates._peers[engine_id].address = meeting.there
+    await meeting.stop_theirs()
+    died: list[EngineId] = []
+    ours.news.on_died = died.append
+    ours.on_lost(engine_id)
+    await until(lambda: died == [engine_id])
+    with pytest.raises(PeerGone, match="has ended"):
+        await ours.ensure(engine_id, meeting.there)
+
+
+async def test_an_operator_with_the_key_can_fence_a_peer_that_cannot_answer(meeting: Meeting) -> None:
+    ours, theirs = meeting.ours, meeting.theirs
+    await ours.ensure(theirs.card.engine_id, meeting.there)
+    body = msgspec.json.encode({"engine_id": ours.card.engine_id})
+    assert (await meeting.http.post("/kv/fence", content=body)).status_code == 401
+    assert theirs.with_fate(Fate.DEAD) == []
+    sealed = {SEAL_HEADER: Seal(KEY).header(FENCE, body)}
+    assert (await meeting.http.post("/kv/fence", content=body, headers=sealed)).status_code == 200
+    assert theirs.with_fate(Fate.DEAD) == [ours.card.engine_id]
+    with pytest.raises(PeerGone):
+        await theirs.welcome(ours.card)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"\xff", b'{"engine_id": 3}'])
@@ -105,11 +188,16 @@ def test_bytes_that_are_no_card_are_a_failed_handshake(raw: bytes) -> None:
         read_card(raw)
 
 
-async def test_a_card_of_an_impossible_cache_is_refused(kitchen: tuple[Peers, Peers, int]) -> None:
-    table = msgspec.json.decode(msgspec.json.encode(kitchen[0].card))
+async def test_a_card_of_an_impossible_cache_is_refused(meeting: Meeting) -> None:
+    table = msgspec.json.decode(msgspec.json.encode(meeting.ours.card))
     table["layout"]["num_blocks"] = -5
     with pytest.raises(HandshakeFailed):
         read_card(msgspec.json.encode(table))
+
+
+async def test_a_card_whose_name_and_epoch_differ_is_refused(meeting: Meeting) -> None:
+    with pytest.raises(HandshakeFailed, match="do not fit"):
+        read_card(msgspec.json.encode(replace(meeting.ours.card, epoch=Epoch(99))))
 
 
 def test_the_path_is_the_one_the_side_channel_serves() -> None:

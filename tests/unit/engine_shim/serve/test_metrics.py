@@ -42,7 +42,9 @@ async def test_gauges_are_the_drivers_own(metrics, driver):
         "ready": 0,
     }
     assert {name: read[name,] for name in expected} == expected
-    assert read["facts_total", "peers_lost"] == 2
+    assert read["facts_total", "peer_lost"] == 2
+    assert read["orphaned_blocks",] == 16
+    assert [read["peers", fate] for fate in ("met", "lost", "dead")] == [0, 2, 0]
 
 
 async def test_requests_and_tokens_are_counted(metrics):

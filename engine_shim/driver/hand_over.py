@@ -1,0 +1,140 @@
+"""HandOver: everything of a shim that deals with other shims: peers, mail, copies, and both sides of the Rendezvous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from engine_shim.core.fates import Fate
+from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.rendezvous import PrefillDesk
+from engine_shim.core.seats import SeatDesk
+from engine_shim.driver.copies import Copies
+from engine_shim.driver.decode_side import DecodeShell, DecodeSide
+from engine_shim.driver.mail import Mail
+from engine_shim.driver.peers import Peers
+from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
+from engine_shim.fabric.port import PeerName
+from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, WriterThread
+from router.contract.errors import TandemError
+from router.contract.ids import EngineId, TransferId
+from router.contract.notices import Acknowledged, Granted, Left, Stopped
+from router.contract.seal import Seal
+from router.contract.tags import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class Desks:
+    """The parts that a HandOver works with; made by `build`."""
+
+    peers: Peers
+    writer: WriterThread
+    seal: Seal
+    prefill: PrefillDesk
+    decode: SeatDesk
+    on_walked: Callable[[Walked], None]
+    """A Rendezvous has moved; for the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCalls:
+    """What the two sides ask of the engine."""
+
+    unpin_prefill: Callable[[TransferId], None]
+    unpin_decode: Callable[[TransferId], None]
+    kv_ready: Callable[[TransferId], None]
+    fail_decode: Callable[[TransferId, TandemError], None]
+
+
+class HandOver:
+    """Belongs to the Driver's event loop; every fact is handled to its end without waiting."""
+
+    def __init__(self, desks: Desks, engine: EngineCalls) -> None:
+        self.peers = desks.peers
+        self.copies = Copies(desks.writer)
+        self._writer = desks.writer
+        self._mail = Mail(desks.peers.card.engine_id, desks.seal, desks.writer)
+        self._expected = False
+        self.prefill = PrefillSide(
+            desks.prefill,
+            PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, desks.on_walked, monotonic),
+        )
+        self.decode = DecodeSide(
+            desks.decode,
+            DecodeShell(
+                self.peers,
+                self.copies,
+                self._mail,
+                engine.kv_ready,
+                engine.unpin_decode,
+                engine.fail_decode,
+                monotonic,
+            ),
+        )
+        desks.peers.news.on_died = self._on_died
+        desks.peers.news.on_access_ended = self.decode.on_access_ended
+
+    @property
+    def num_open_tickets(self) -> int:
+        """Rendezvous that hold or want something here."""
+        return self.prefill.desk.num_open + self.decode.desk.num_open
+
+    @property
+    def num_orphaned_blocks(self) -> int:
+        """Quarantined seats whose writer cannot be reached: only its answer or proof of its death frees them."""
+        return sum(self.decode.desk.num_quarantined(peer) for peer in self.peers.with_fate(Fate.LOST))
+
+    def counts(self) -> dict[str, int]:
+        """What has gone wrong between this engine and others so far, by name."""
+        refused = {f"notice_{reason}": count for reason, count in self._mail.refused.items()}
+        return {**self.peers.counts, **refused, "faults": self.prefill.desk.faults}
+
+    def on_fabric_event(self, event: FabricEvent) -> None:
+        """What the writer thread saw."""
+        match event:
+            case NoticeCame(peer, notice):
+                self._on_notice(peer, notice)
+            case CopyEnded():
+                self.copies.on_ended(event)
+            case PeerLost(peer):
+                self.peers.on_lost(EngineId(peer))
+        self.expect()
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self.prefill.on_tick()
+        self.decode.on_tick()
+        self.peers.on_tick()
+        self.expect()
+
+    def expect(self) -> None:
+        """The writer polls quickly while any Rendezvous is open."""
+        expected = self.num_open_tickets > 0
+        if expected is not self._expected:
+            self._expected = expected
+            self._writer.tell(Expect(int(expected)))
+
+    def say_left(self) -> None:
+        """Peers hear that nothing of this engine runs any more, if that is so."""
+        if self.copies.num_live:
+            return
+        for engine_id in self.peers.known():
+            self._mail.tell(engine_id, Left(self.peers.card.engine_id))
+
+    def _on_notice(self, peer: PeerName, raw: bytes) -> None:
+        match self._mail.read(peer, raw):
+            case None:
+                return
+            case Tag() as tag:
+                self.decode.on_tag(tag)
+            case Left(engine_id):
+                self.peers.on_death(engine_id, "left")
+            case Acknowledged() | Granted() | Stopped() as notice:
+                self.decode.on_notice(notice)
+            case notice:
+                self.prefill.on_notice(notice)
+
+    def _on_died(self, engine_id: EngineId) -> None:
+        self.prefill.on_peer_dead(engine_id)
+        self.decode.on_peer_dead(engine_id)
