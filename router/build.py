@@ -23,6 +23,7 @@ from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.contract.errors import AddressTaken
+from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.placement import Desk, Rules
@@ -78,7 +79,9 @@ def build_router(settings: Settings) -> Router:
         pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
         attempts=settings.attempts,
         cancels_prefill=settings.prefill_cancel == "anytime",
-        owner=f"router-{socket.gethostname()}-{os.getpid()}",
+        # Container restarts repeat host name and process id.
+        owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
+        seal=Seal(settings.deployment_key),
     )
     return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from router.contract.errors import Draining, TandemError
 from router.contract.ids import InstanceId, RequestId
+from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
@@ -35,6 +36,8 @@ class Conduct:
     """False for engines that strand decode's blocks when a prefill leg is cancelled: it is left to finish."""
     owner: str = "router"
     """This replica, as tickets name it."""
+    seal: Seal = field(default_factory=Seal)
+    """Proves to shims that what they are told comes from their own deployment."""
 
 
 class Router:
