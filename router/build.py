@@ -176,6 +176,7 @@ async def running(parts: Parts) -> AsyncIterator[None]:
             parts.router.sweep.stop()
             for task in background:
                 task.cancel()
+            await parts.router.aclose()
             await _close(parts)
 
 
