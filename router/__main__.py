@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, MissingDependency
-from router.settings import ENV_PREFIX, Settings, help_texts, load
+from router.settings import ENV_PREFIX, SECRETS, Settings, help_texts, load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,12 +57,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="tandem router",
         description="Serve OpenAI's API in front of prefill and decode engines.",
         argument_default=argparse.SUPPRESS,
-        epilog=f"Every setting is also an environment variable ({ENV_PREFIX}PORT) and a key of the --config file.",
+        epilog=f"Every setting is also an environment variable ({ENV_PREFIX}PORT) and a key of the --config file; "
+        f"secrets are only that: {', '.join(ENV_PREFIX + name.upper() for name in SECRETS)}.",
     )
     parser.add_argument("--config", default=None, help="settings file: YAML, TOML or JSON by its suffix")
     texts, hints = help_texts(), get_type_hints(Settings)
     for field in fields(Settings):
         assert field.default is not MISSING
+        if field.name in SECRETS:
+            continue
         flag = "--" + field.name.replace("_", "-")
         listed = get_origin(hints[field.name]) is tuple
         shown = ", ".join(field.default) if listed else field.default

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,11 +23,13 @@ from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.contract.errors import AddressTaken
+from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.placement import Desk, Rules
 from router.core.policies import POLICIES
 from router.core.timing import Deadlines
+from router.driver.reaper import Reaper
 from router.driver.router import Conduct, Router
 from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
@@ -37,7 +39,8 @@ from router.settings import Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
-from router.telemetry import Telemetry, gauge
+from router.store.recovery import Recovery
+from router.telemetry import Telemetry, counters, gauge
 
 LOG = logging.getLogger("tandem.router")
 BACKLOG = 2048
@@ -56,6 +59,7 @@ class Parts:
     redis: StoreClient | None
     ledger: Ledger | None
     static: StaticFleet | None
+    reaper: Reaper | None
 
 
 def build_router(settings: Settings) -> Router:
@@ -78,7 +82,9 @@ def build_router(settings: Settings) -> Router:
         pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
         attempts=settings.attempts,
         cancels_prefill=settings.prefill_cancel == "anytime",
-        owner=f"router-{socket.gethostname()}-{os.getpid()}",
+        # Container restarts repeat host name and process id.
+        owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
+        seal=Seal(settings.deployment_key),
     )
     return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 
@@ -100,9 +106,11 @@ def build_parts(settings: Settings) -> Parts:
     if static is not None:
         sources.append(static)
     router.attach(ledger, telemetry)
-    parts = Parts(
-        router, FleetWatch(router, sources, settings.fleet_poll_s), telemetry, request_log, redis, ledger, static
-    )
+    watch = FleetWatch(router, sources, settings.fleet_poll_s)
+    reaper = None
+    if redis is not None and ledger is not None:
+        reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
+    parts = Parts(router, watch, telemetry, request_log, redis, ledger, static, reaper)
     telemetry.watch(functools.partial(_gauges, parts))
     return parts
 
@@ -126,18 +134,40 @@ def _gauges(parts: Parts) -> list[Metric]:
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         gauge("tandem_instances", "Live instances", [((), float(len(members)))]),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
+        *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
+        *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),
     ]
+
+
+def _recovery_metrics(reaper: Reaper) -> list[Metric]:
+    return [
+        counters("tandem_reaped_tickets", "Tickets ended for others, by reason", "reason", reaper.reaped),
+        counters("tandem_reaper_calls", "Engines told that an attempt is over", "result", reaper.calls),
+        gauge("tandem_orphaned_tickets", "Tickets claimed here and not ended yet", [((), float(reaper.held))]),
+    ]
+
+
+def _ledger_metrics(ledger: Ledger) -> list[Metric]:
+    text = "Entries of the ledger, by what became of them"
+    return [counters("tandem_ledger_entries", text, "result", asdict(ledger.counts))]
 
 
 @asynccontextmanager
 async def running(parts: Parts) -> AsyncIterator[None]:
-    """Inside, the fleet is watched, the ledger written and deadlines swept; on the way out everything is ended."""
+    """Inside, the fleet is watched, the ledger written, deadlines are swept and what dead routers have left is ended.
+
+    On the way out everything is ended.
+    """
     async with asyncio.TaskGroup() as tasks:
         await parts.watch.look()
+        if parts.reaper is not None:
+            await parts.reaper.look()
         parts.router.sweep.start()
         background = [tasks.create_task(parts.watch.run())]
         if parts.ledger is not None:
             background.append(tasks.create_task(parts.ledger.run()))
+        if parts.reaper is not None:
+            background.append(tasks.create_task(parts.reaper.run()))
         try:
             yield
         finally:
@@ -146,12 +176,15 @@ async def running(parts: Parts) -> AsyncIterator[None]:
             parts.router.sweep.stop()
             for task in background:
                 task.cancel()
+            await parts.router.aclose()
             await _close(parts)
 
 
 async def _close(parts: Parts) -> None:
     if parts.ledger is not None:
         await parts.ledger.aclose()
+    if parts.reaper is not None:
+        await parts.reaper.resign()
     if parts.redis is not None:
         await parts.redis.aclose()
     if parts.static is not None:

@@ -14,16 +14,20 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 from router.contract.errors import BadSettings, MissingDependency
 from router.contract.instance import Mode
+from router.contract.seal import check_key
 
 ENV_PREFIX = "TANDEM_"
 OTHER_ENV = ("TANDEM_TEST_", "TANDEM_SHIM_", "TANDEM_UP_", "TANDEM_BENCH_")
 """Prefixes of variables that belong to other commands."""
+
+SECRETS = ("deployment_key",)
+"""Settings that are no flags, since everybody on a machine reads command lines, and that no message shows."""
 
 DATA_PATHS = ("hook", "asgi")
 PREFILL_CANCELS = ("anytime", "never")
@@ -41,6 +45,10 @@ class Settings:
     """redis:// URL of the fleet and the ledger; empty: none, the engines are those of prefill and decode."""
     namespace: str = "tandem"
     """Prefix of all keys in the store."""
+    deployment_key: str = field(default="", repr=False)
+    """Secret that routers and shims share, by environment or file; without it shims refuse what they are told."""
+    router_lease_s: float = 10.0
+    """Seconds after which another router releases what a router that has died held."""
     prefill: tuple[str, ...] = ()
     """URLs of prefill engines with our shim, beside those that the store knows."""
     decode: tuple[str, ...] = ()
@@ -105,9 +113,9 @@ def help_texts() -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name == Settings.__name__
     )
     texts: dict[str, str] = {}
-    for field, text in itertools.pairwise(tree.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            texts[field.target.id] = str(ast.literal_eval(text.value)).removesuffix(".")
+    for one, text in itertools.pairwise(tree.body):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+            texts[one.target.id] = str(ast.literal_eval(text.value)).removesuffix(".")
     return texts
 
 
@@ -123,13 +131,14 @@ def check(settings: Settings) -> Settings:
     _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
     _among("prefill_policy", settings.prefill_policy, tuple(POLICIES))
     _among("decode_policy", settings.decode_policy, tuple(POLICIES))
-    for field in fields(Settings):
-        value = getattr(settings, field.name)
+    for one in fields(Settings):
+        value = getattr(settings, one.name)
         if isinstance(value, (int, float)) and value < 0:
-            raise BadSettings(f"{field.name} must not be negative, got {value}.")
-    for name in ("attempts", "max_requests", "total_s", "fleet_poll_s"):
+            raise BadSettings(f"{one.name} must not be negative, got {value}.")
+    for name in ("attempts", "max_requests", "total_s", "fleet_poll_s", "router_lease_s"):
         if getattr(settings, name) <= 0:
             raise BadSettings(f"{name} must be above 0.")
+    check_key(settings.deployment_key, "localhost")  # the key is for what we send, whoever reaches us
     if settings.port > 65535:
         raise BadSettings(f"port must be at most 65535, got {settings.port}.")
     if settings.workers != 1:
@@ -179,7 +188,7 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
-    names = [field.name for field in fields(Settings)]
+    names = [one.name for one in fields(Settings)]
     known: dict[str, object] = {}
     for given, value in values.items():
         name = given.replace("-", "_")
@@ -242,7 +251,7 @@ def _convert(name: str, value: object, wanted: object) -> object:
             return Mode(value)
     except ValueError as error:
         raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
-    raise BadSettings(f"{name} cannot be {value!r}.")
+    raise BadSettings(f"{name} cannot be {'what it is set to' if name in SECRETS else repr(value)}.")
 
 
 def _as_bool(value: object) -> bool:

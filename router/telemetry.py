@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -175,10 +175,10 @@ class Telemetry(Collector):
         """All families. Runs in the scrape's thread; copies are taken before anything is walked."""
         yield from self._histograms()
         yield self._requests_family()
-        yield _counters(
+        yield counters(
             "tandem_retries", "Attempts after the first, by the error that led to them", "reason", self._retries
         )
-        yield _counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels)
+        yield counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels)
         yield self._placements_family()
         for gauges in self._gauges:
             yield from gauges()
@@ -226,7 +226,8 @@ class Telemetry(Collector):
         return family
 
 
-def _counters(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+def counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    """A counter family with one label."""
     family = CounterMetricFamily(name, text, labels=(label,))
     for value, count in tuple(counts.items()):
         family.add_metric((value,), count)

@@ -60,6 +60,10 @@ class Behaviour:
     error_body: bytes = b'{"error":{"message":"mock","type":"server_error","param":null,"code":"mock"}}'
     idle_close_s: float = 0.0
     """Close a connection that has been idle for so long; 0: never."""
+    half_open: bool = False
+    """Never notice that a connection has closed: a request stays open until it is taken back."""
+    cancel_status: int = 200
+    """Answer to a take-back; other than 200 nothing is taken back."""
 
 
 @dataclass(slots=True)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from secrets import token_hex
 
 from router.cli.processes import Program
 from router.contract.errors import RouterError
 from router.contract.instance import Mode, Role
 
 DEFAULT_MODEL = "smollm2-135m"
+KEY_VARIABLE = "TANDEM_DEPLOYMENT_KEY"
+"""Where router and shims read the secret that they share."""
+
+
+def _key() -> str:
+    return os.environ.get(KEY_VARIABLE) or token_hex(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class SetUp:
     store: str = "embedded"
     """`embedded`, or the URL of a Redis."""
     namespace: str = "tandem"
+    deployment_key: str = field(default_factory=_key, repr=False, compare=False)
+    """Seals what router and shims tell each other; random unless the environment gives one."""
 
     @property
     def url(self) -> str:
@@ -88,7 +97,8 @@ def router_program(setup: SetUp, store_url: str) -> Program:
         "--mode": setup.mode.value,
         "--namespace": setup.namespace,
     }
-    return Program("router", (sys.executable, "-m", "router", *_words(flags)), failure=RouterError)
+    argv = (sys.executable, "-m", "router", *_words(flags))
+    return Program("router", argv, failure=RouterError, env={KEY_VARIABLE: setup.deployment_key})
 
 
 def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Program:
@@ -111,7 +121,8 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--threads": str(setup.threads_per_engine),
         "--namespace": setup.namespace,
     }
-    return Program(f"{role.value}-{index}", (sys.executable, "-m", "engine_shim", *_words(flags)))
+    argv = (sys.executable, "-m", "engine_shim", *_words(flags))
+    return Program(f"{role.value}-{index}", argv, env={KEY_VARIABLE: setup.deployment_key})
 
 
 def _words(flags: dict[str, str | None]) -> list[str]:

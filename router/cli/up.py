@@ -114,7 +114,7 @@ async def _serve(fleet: LocalFleet, logs: Path, line: LiveLine) -> None:
         ticking.cancel()
         line.clear()
     line.say(_ready_text(fleet, logs, time.monotonic() - began_at))
-    with noted(Running(os.getpid(), fleet.url, fleet.store_url)):
+    with noted(Running(os.getpid(), fleet.url, fleet.store_url, fleet.setup.deployment_key)):
         await fleet.children.guard(asyncio.Event().wait())
 
 

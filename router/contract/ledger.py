@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from router.contract.ids import Attempt, TransferId, transfer_id_of
+from router.contract.ids import Attempt, Epoch, InstanceId, TransferId, transfer_id_of
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 
 
@@ -62,6 +62,20 @@ class Closed:
 
 
 Entry = Opened | Arrived | Noted | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTicket:
+    """What a reaper needs to know of a ticket that its owner has not closed."""
+
+    transfer_id: TransferId
+    owner: str
+    prefill: InstanceId | None
+    prefill_epoch: Epoch
+    decode: InstanceId
+    decode_epoch: Epoch
+    overdue_s: float
+    """Seconds since its deadline; negative before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,13 @@ from router.driver.leftover import Leftover
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
 from router.legs.prefill import PrefillLeg, prefill_body
-from router.legs.take_back import PATH as TAKE_BACK_PATH
-from router.legs.take_back import TakeBack, take_back_body
+from router.legs.take_back import TakeBack, take_back_request
 
 if TYPE_CHECKING:
+    from router.core.fleet import Member
     from router.core.placement import Placement
     from router.driver.exchange import Exchange
     from router.driver.router import Router
-
-TAKE_BACK_S = 5.0
-"""What a call that takes a prefill back says it has left."""
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
 _PUSH, _PULL, _PREFILL = Mode.PUSH, Mode.PULL, Blame.PREFILL
@@ -111,22 +108,25 @@ class Attempt:
             self._decode_burden.give(self._tokens)
             self._decode_burden = None
 
-    def _take_back(self) -> None:
-        """Decode will not come for prefill's KV cache: a prefill that can be told so is told."""
-        prefill = self.placement.prefill
-        if prefill is None or prefill.instance.kv is None or not prefill.instance.kv.takes_back:
-            return
-        pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
-        body = take_back_body(transfer_id)
-        TakeBack(pool).send(leg_request(pool, TAKE_BACK_PATH, transfer_id, TAKE_BACK_S, b"", body))
+    def _take_back(self, member: Member) -> None:
+        """An engine that still holds something of this attempt, and can be told that it is over, is told."""
+        kv = member.instance.kv
+        if kv is not None and kv.takes_back:
+            pool = self._router.pool(member.instance.url)
+            seal = self._router.conduct.seal
+            TakeBack(pool).send(take_back_request(pool, self._transfer_id, b"taken_back", seal))
 
     def close(self, *, fetched: bool) -> None:
         """Nothing of this attempt is on its way any more, but for a prefill that was left.
 
-        Unless decode has `fetched` the KV cache, prefill is told that nobody will.
+        Unless decode has `fetched` the KV cache, prefill is told that nobody will; decode is told when its answer has
+        not come to its end, since a connection that was closed here may be half-open there.
         """
-        if not fetched:
-            self._take_back()
+        placement, decode = self.placement, self._decode
+        if not fetched and placement.prefill is not None:
+            self._take_back(placement.prefill)
+        if decode is not None and not decode.ended:
+            self._take_back(placement.decode)
         self._release_decode()
         self.release_prefill()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from router.contract.errors import Draining, TandemError
 from router.contract.ids import InstanceId, RequestId
+from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
@@ -20,6 +23,8 @@ from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Due, Sweep
 from router.legs.pool import LegPool, PoolLimits
 
+LAST_WORDS_S = 1.0
+_POLL_S = 0.005
 _IDS_AT_ONCE = 256
 
 
@@ -35,6 +40,8 @@ class Conduct:
     """False for engines that strand decode's blocks when a prefill leg is cancelled: it is left to finish."""
     owner: str = "router"
     """This replica, as tickets name it."""
+    seal: Seal = field(default_factory=Seal)
+    """Proves to shims that what they are told comes from their own deployment."""
 
 
 class Router:
@@ -119,9 +126,18 @@ class Router:
         self.admission.draining = True
 
     def abort(self) -> None:
-        """Running requests end with an error, and all connections are closed."""
+        """Running requests end with an error, and prefills that were left are left no longer."""
         for exchange in tuple(self.live):
             exchange.expire(Draining("This router is shutting down; send the request again to reach another replica."))
+        for leftover in tuple(self.leftovers):
+            leftover.on_due(leftover.due_at)
+        self.clerk.work_off()
+
+    async def aclose(self) -> None:
+        """No connection is left; engines that were to be told of what `abort` has ended have heard it, if they can."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                while any(pool.num_busy for pool in self._pools.values()):
+                    await asyncio.sleep(_POLL_S)
         for pool in self._pools.values():
             pool.close()
-        self.clerk.work_off()

@@ -26,4 +26,5 @@ class DecodeLeg(Leg):
             self.status, self.headers = connection.status, connection.headers
         if ended:
             self.connection = None
+            self.ended = True
         self.owner.on_decode_bytes(self, body, ended=ended)

@@ -37,6 +37,8 @@ class Leg:
     status = 0
     """HTTP status of the answer; 0 before its head has arrived."""
     headers: Headers = []  # noqa: RUF012 - replaced as a whole, never changed
+    ended = False
+    """The answer is complete."""
     _again = False
 
     def __init__(self, owner: LegOwner, pool: LegPool) -> None:

@@ -110,6 +110,7 @@ class PrefillLeg(Leg):
         """Report the answer once it is whole."""
         if ended:
             self.connection = None
+            self.ended = True
             if self._pieces is not None:
                 body = b"".join((*self._pieces, body))
             self.owner.on_prefill_answer(connection.status, connection.headers, body)

@@ -1,44 +1,71 @@
-"""TakeBack: tells prefill that nobody will come for a KV cache.
+"""TakeBack: tells an engine's shim that an attempt is over, so that it gives up whatever it still holds of it.
 
-Decode's shim tells it too when it has heard of the request; this covers the attempts whose decode leg never got so far.
-Best effort: whatever becomes of it, prefill's lease ends the wait in the end.
+Closing a leg's connection says the same, where there is one and the close arrives; this covers a prefill that has
+answered, a decode leg that never got so far, and connections that are half-open. Whatever becomes of the call, the
+engine's own leases and deadlines end the wait in the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from router.contract.errors import Blame, LegError
+from router.contract.seal import CANCEL, SEAL_HEADER, Seal
 from router.legs.connection import Connection, Headers
 from router.legs.leg import Leg
+from router.legs.params import leg_request
 from router.legs.pool import LegPool
 
 PATH = b"/kv/cancel"
+LEFT_S = 5.0
+"""What the call says it has left."""
+
+OnEnd = Callable[[int], None]
+"""Called once with the HTTP status of the whole answer, or 0 when there was none."""
 
 
-class _Nobody:
-    """Owner of a leg whose end interests nobody."""
+def _unheard(status: int) -> None:
+    """Nobody waits for the end."""
+
+
+class _Owner:
+    """Turns what a leg reports into one call."""
+
+    __slots__ = ("_on_end",)
+
+    def __init__(self, on_end: OnEnd) -> None:
+        self._on_end = on_end
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Not heard."""
+        """The shim has answered."""
+        self._on_end(status)
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
-        """Not heard."""
+        """A call has none."""
 
     def on_leg_failed(self, leg: Leg, error: LegError) -> None:
-        """Not heard."""
+        """The shim could not be told."""
+        self._on_end(0)
 
 
 class TakeBack(Leg):
-    """A call whose answer nobody reads."""
+    """One call of `POST /kv/cancel`; of its answer only the status counts."""
 
     side = Blame.PREFILL
 
-    def __init__(self, pool: LegPool) -> None:
-        super().__init__(_Nobody(), pool)
+    def __init__(self, pool: LegPool, on_end: OnEnd = _unheard) -> None:
+        super().__init__(_Owner(on_end), pool)
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """The connection returns to its pool by itself once the answer has ended."""
+        if ended:
+            self.ended = True
+            self.connection = None
+            self.owner.on_prefill_answer(connection.status, [], b"")
 
 
-def take_back_body(transfer_id: bytes) -> bytes:
-    """The body of the call. An id of ours needs no escaping."""
-    return b'{"transfer_id":"%b","reason":"taken_back"}' % transfer_id
+def take_back_request(pool: LegPool, transfer_id: bytes, reason: bytes, seal: Seal) -> bytes:
+    """The whole call, sealed with the deployment key. Ids and reasons are ours and need no escaping."""
+    body = b'{"transfer_id":"%b","reason":"%b"}' % (transfer_id, reason)
+    proof = f"{SEAL_HEADER}: {seal.header(CANCEL, body)}\r\n".encode("ascii")
+    return leg_request(pool, PATH, transfer_id, LEFT_S, proof, body)

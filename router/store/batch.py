@@ -82,7 +82,7 @@ def _line(posted_s: float, entry: Entry) -> _Line:
 
 
 def _batch(namespace: str, shard: int, groups: list[tuple[bytes, _Group]]) -> Batch:
-    names = [keys.ledger_open(namespace, shard).encode()]
+    names = [key(namespace, shard).encode() for key in (keys.ledger_open, keys.ledger_owned, keys.ledger_tickets)]
     # The id is each key's end, so what stands before it is built once a batch and not once an attempt.
     before_id = keys.ledger_request(namespace, shard, RequestId("")).encode()
     names.extend(before_id + request_id for request_id, _ in groups)

@@ -40,14 +40,29 @@ def fleet_start(namespace: str, instance_id: InstanceId) -> str:
     return f"{{{namespace}:fleet}}:start:{instance_id}"
 
 
+def router_leases(namespace: str) -> str:
+    """Sorted set: router replica -> end of its lease."""
+    return f"{{{namespace}:routers}}:leases"
+
+
 def ledger_shard(request_id: RequestId) -> int:
     """The shard that keeps this request; equal in every process."""
     return crc32(request_id.encode()) % LEDGER_SHARDS
 
 
 def ledger_open(namespace: str, shard: int) -> str:
-    """Sorted set: transfer id of an open ticket -> its deadline."""
+    """Sorted set: transfer id of an open ticket -> its deadline, or a later time once a reaper has claimed it."""
     return f"{{{namespace}:ledger:{shard}}}:open"
+
+
+def ledger_owned(namespace: str, shard: int) -> str:
+    """Sorted set, all scores 0: owner and transfer id of an open ticket that no reaper has claimed yet."""
+    return f"{{{namespace}:ledger:{shard}}}:owned"
+
+
+def ledger_tickets(namespace: str, shard: int) -> str:
+    """Hash: transfer id of an open ticket -> what a reaper needs to know of it."""
+    return f"{{{namespace}:ledger:{shard}}}:tickets"
 
 
 def ledger_request(namespace: str, shard: int, request_id: RequestId) -> str:

@@ -1,3 +1,2 @@
--- KEYS: open   ARGV: grace_ms   returns: how many tickets are open; those long past their deadline are dropped
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', digits(now_ms - tonumber(ARGV[1])))
-return redis.call('ZCARD', KEYS[1])
+-- KEYS: open   ARGV: grace_ms   returns: how many tickets are open, less those that nobody has closed for too long
+return redis.call('ZCOUNT', KEYS[1], digits(now_ms - tonumber(ARGV[1])), '+inf')

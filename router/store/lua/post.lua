@@ -1,4 +1,4 @@
--- KEYS: open, then the request of each group
+-- KEYS: open owned tickets, then the request of each group
 -- ARGV: writer sent_s keep_ms grace_ms story_lines groups
 --   groups: msgpack, a list of {transfer_id, attempt, lines}; a line is {posted_s, kind, word, note[, for_ms]};
 --   kinds: o Opened (with for_ms), a Arrived, n Noted, c Closed
@@ -6,7 +6,7 @@
 local writer, sent_s, keep_ms, grace_ms, story_lines =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local fenced = 0
--- Tickets that this call opens (transfer id to deadline) and closes, put into the set at its end.
+-- Tickets that this call opens (transfer id to ticket) and closes, put into the first three keys at its end.
 local opened, closed, latest_ms = {}, {}, 0
 local verdict, last_state, last_effects = '', '', ''
 
@@ -42,10 +42,11 @@ local function save(key, attempt, fields)
   redis.call('HSET', key, unpack(flat))
 end
 
-local function open(attempt, transfer_id, for_ms)
+-- `ticket` is {mode, prefill, prefill epoch, decode, decode epoch, deadline in s, owner}.
+local function open(attempt, transfer_id, ticket, for_ms)
   if attempt.outcome then return end
   attempt.until_ms = digits(now_ms + for_ms)
-  opened[transfer_id] = attempt.until_ms
+  opened[transfer_id] = { ticket[7], ticket[2], ticket[3], ticket[4], ticket[5], now_ms + for_ms }
   latest_ms = math.max(latest_ms, for_ms + grace_ms)
 end
 
@@ -54,17 +55,33 @@ local function close(attempt, transfer_id, outcome)
   opened[transfer_id], closed[transfer_id] = nil, true
 end
 
-local function save_open()
-  local added, removed = {}, {}
-  for transfer_id, until_ms in pairs(opened) do
-    added[#added + 1] = until_ms
-    added[#added + 1] = transfer_id
+-- Who closes a ticket is its owner, or a reaper that has taken it out of `owned` before.
+local function save_closed()
+  local ids, names = {}, {}
+  for transfer_id in pairs(closed) do
+    ids[#ids + 1] = transfer_id
+    names[#names + 1] = writer .. '\0' .. transfer_id
   end
-  for transfer_id in pairs(closed) do removed[#removed + 1] = transfer_id end
-  if #removed > 0 then redis.call('ZREM', KEYS[1], unpack(removed)) end
-  if #added > 0 then
-    redis.call('ZADD', KEYS[1], unpack(added))
-    if redis.call('PTTL', KEYS[1]) < latest_ms then redis.call('PEXPIRE', KEYS[1], latest_ms) end
+  if #ids == 0 then return end
+  redis.call('ZREM', KEYS[1], unpack(ids))
+  redis.call('ZREM', KEYS[2], unpack(names))
+  redis.call('HDEL', KEYS[3], unpack(ids))
+end
+
+local function save_opened()
+  local due, names, records = {}, {}, {}
+  for transfer_id, ticket in pairs(opened) do
+    local at = #due
+    due[at + 1], due[at + 2] = digits(ticket[6]), transfer_id
+    names[at + 1], names[at + 2] = '0', ticket[1] .. '\0' .. transfer_id
+    records[at + 1], records[at + 2] = transfer_id, cmsgpack.pack(ticket)
+  end
+  if #due == 0 then return end
+  redis.call('ZADD', KEYS[1], unpack(due))
+  redis.call('ZADD', KEYS[2], unpack(names))
+  redis.call('HSET', KEYS[3], unpack(records))
+  for index = 1, 3 do
+    if redis.call('PTTL', KEYS[index]) < latest_ms then redis.call('PEXPIRE', KEYS[index], latest_ms) end
   end
 end
 
@@ -86,7 +103,7 @@ local function put_down(attempt, transfer_id, line)
   if kind == 'a' then
     before, after, effects = arrive(attempt, word)
   elseif kind == 'o' then
-    open(attempt, transfer_id, line[5])
+    open(attempt, transfer_id, note, line[5])
   elseif kind == 'c' then
     close(attempt, transfer_id, word)
   end
@@ -108,7 +125,7 @@ local function ttl_ms(key, attempt)
 end
 
 for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
-  local key, transfer_id, lines = KEYS[index + 1], group[1], group[3]
+  local key, transfer_id, lines = KEYS[index + 3], group[1], group[3]
   local attempt, fields = load_attempt(key, group[2]), {}
   for _, line in ipairs(lines) do
     local packed = put_down(attempt, transfer_id, line)
@@ -118,5 +135,6 @@ for index, group in ipairs(cmsgpack.unpack(ARGV[6])) do
   save(key, attempt, fields)
   redis.call('PEXPIRE', key, ttl_ms(key, attempt))
 end
-save_open()
+save_closed()
+save_opened()
 return { fenced, verdict, last_state, last_effects }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.bench.mock_engine import DONE
+from router.bench.mock_connection import DONE
 from tests.support.routers import BODY, PATH, rig, until
 from tests.support.wire import Wire, post
 

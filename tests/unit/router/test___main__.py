@@ -37,3 +37,14 @@ def test_an_unknown_flag_is_argparses_own_refusal(served):
     with pytest.raises(SystemExit) as ended:
         module.main(["--nothing"])
     assert ended.value.code == 2
+
+
+def test_a_secret_is_no_flag(served, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        module.main(["--decode", "http://d:1", "--deployment-key", "0123456789abcdef"])
+    monkeypatch.setattr(module.os, "environ", {"TANDEM_DEPLOYMENT_KEY": "0123456789abcdef"})
+    assert module.main(["--decode", "http://d:1"]) == 0
+    assert served == [Settings(decode=("http://d:1",), deployment_key="0123456789abcdef")]
+    with pytest.raises(SystemExit):
+        module.main(["--help"])
+    assert "TANDEM_DEPLOYMENT_KEY" in capsys.readouterr().out

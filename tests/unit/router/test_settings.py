@@ -144,3 +144,16 @@ def test_somebody_must_be_there_to_serve():
     with pytest.raises(BadSettings, match="--store"):
         check(Settings())
     assert check(Settings(store="redis://x")).store
+
+
+def test_the_deployment_key_is_never_shown():
+    key = "0123456789abcdef-secret"
+    settings = load(BASE, {"TANDEM_DEPLOYMENT_KEY": key}, None)
+    assert settings.deployment_key == key
+    assert key not in repr(settings)
+    with pytest.raises(BadSettings) as refused:
+        load(BASE | {"deployment_key": 123456}, {}, None)
+    assert "123456" not in refused.value.message
+    with pytest.raises(BadSettings, match="at least 16 characters") as refused:
+        load(BASE, {"TANDEM_DEPLOYMENT_KEY": "short"}, None)
+    assert "'short'" not in refused.value.message

@@ -46,6 +46,19 @@ def test_the_router_is_told_its_address_store_and_mode():
     assert flags == {"--host": "h", "--port": "9", "--store": "redis://s", "--mode": "pull", "--namespace": "n"}
 
 
+def test_router_and_engines_of_a_set_up_share_a_key_that_no_other_has(monkeypatch):
+    monkeypatch.delenv("TANDEM_DEPLOYMENT_KEY", raising=False)
+    setup = SetUp()
+    programs = (*engine_programs(setup, "s"), router_program(setup, "s"))
+    (key,) = {program.env["TANDEM_DEPLOYMENT_KEY"] for program in programs}
+    assert len(key) == 64
+    assert SetUp().deployment_key != key
+    assert key not in repr(setup)
+    assert not any(key in word for program in programs for word in program.argv)
+    monkeypatch.setenv("TANDEM_DEPLOYMENT_KEY", "the one that is given")
+    assert SetUp().deployment_key == "the one that is given"
+
+
 def test_cores_are_shared_evenly_and_each_engine_gets_one(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     assert SetUp(prefill=1, decode=2).threads_per_engine == 2

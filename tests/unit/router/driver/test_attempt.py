@@ -4,6 +4,7 @@ import pytest
 
 from router.contract.errors import Blame
 from router.contract.instance import Mode
+from router.contract.seal import Seal
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.intake import Endpoint, Intake
@@ -42,7 +43,7 @@ class Router:
 
     def __init__(self, *, cancels_prefill=True):
         self.deadlines = Deadlines()
-        self.conduct = type("Conduct", (), {"cancels_prefill": cancels_prefill})
+        self.conduct = type("Conduct", (), {"cancels_prefill": cancels_prefill, "seal": Seal("the key")})
         self.leftovers = set()
         self.pools = {}
 
@@ -141,16 +142,40 @@ def test_holding_decode_back_before_it_is_sent_is_nothing():
     assert line.done == ["pause", "resume"]
 
 
+def taking_back(members, name):
+    member = members[name]
+    identity = replace(member.instance.kv, takes_back=True)
+    return replace(member, instance=replace(member.instance, kv=identity))
+
+
+def told(router):
+    """Whom a take-back was sent to."""
+    return [
+        url
+        for url, pool in router.pools.items()
+        for leg in pool.legs
+        if leg._request.startswith(b"POST /kv/cancel ") and b'"req-1.1"' in leg._request
+    ]
+
+
 def test_a_prefill_that_nobody_fetches_is_told_if_it_can_be():
-    for takes_back, fetched, told in ((True, False, 1), (True, True, 0), (False, False, 0)):
+    for takes_back, fetched, urls in ((True, False, ["http://p0:8000"]), (True, True, []), (False, False, [])):
         made, router, members = attempt()
-        member = members["p0"]
-        identity = replace(member.instance.kv, takes_back=takes_back)
-        made.placement.prefill = replace(member, instance=replace(member.instance, kv=identity))
+        if takes_back:
+            made.placement.prefill = taking_back(members, "p0")
         made.close(fetched=fetched)
-        legs = [leg for pool in router.pools.values() for leg in pool.legs]
-        assert len(legs) == told
-        assert all(leg._request.startswith(b"POST /kv/cancel ") and b'"req-1.1"' in leg._request for leg in legs)
+        assert told(router) == urls
+
+
+def test_a_decode_that_has_not_come_to_its_end_is_told_whatever_was_fetched():
+    for sent, ended, urls in ((True, False, ["http://d0:8000"]), (True, True, []), (False, False, [])):
+        made, router, members = attempt(Mode.LOCAL)
+        made.placement.decode = taking_back(members, "d0")
+        if sent:
+            made.send_decode(5.0, b"")
+            made._decode.ended = ended
+        made.close(fetched=True)
+        assert told(router) == urls
 
 
 def test_roles_are_played_by_the_chosen():

@@ -81,3 +81,30 @@ async def test_aborting_ends_every_running_request():
     assert not made.live and made.admission.requests == 0
     assert all(member.burden.requests == 0 for member in made.fleet.members)
     assert len(books.records) == 3
+
+
+async def test_closing_waits_for_last_words_but_not_for_ever(monkeypatch):
+    monkeypatch.setattr("router.driver.router.LAST_WORDS_S", 0.02)
+    made, _ = router()
+
+    class Pool:
+        """Busy for two looks, or for ever."""
+
+        def __init__(self, looks):
+            self.looks, self.closed = looks, False
+
+        @property
+        def num_busy(self):
+            self.looks -= 1
+            return max(self.looks, 0)
+
+        def close(self):
+            self.closed = True
+
+    soon, never = Pool(2), Pool(1_000_000)
+    made._pools = {"soon": soon}
+    await made.aclose()
+    assert (soon.closed, soon.looks) == (True, 0)
+    made._pools = {"never": never}
+    await made.aclose()
+    assert never.closed

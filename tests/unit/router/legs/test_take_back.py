@@ -1,16 +1,40 @@
 import json
 
+from router.contract.errors import Blame, LegBroken
+from router.contract.seal import CANCEL, Seal
 from router.legs.pool import LegPool, PoolLimits
-from router.legs.take_back import TakeBack, take_back_body
+from router.legs.take_back import TakeBack, take_back_request
+
+POOL = LegPool("http://h:1", PoolLimits())
 
 
-def test_the_body_names_the_transfer():
-    assert json.loads(take_back_body(b"req-1.1"))["transfer_id"] == "req-1.1"
+class Line:
+    status = 403
 
 
-def test_nobody_hears_how_it_ended():
-    call = TakeBack(LegPool("http://h:1", PoolLimits()))
-    call.on_answer(None, b"", True)
-    call.on_unreachable("refused")
-    call.owner.on_prefill_answer(200, [], b"")
+def test_the_call_names_the_transfer_and_is_sealed():
+    head, _, body = take_back_request(POOL, b"req-1.1", b"owner_gone", Seal("the key")).partition(b"\r\n\r\n")
+    assert json.loads(body) == {"transfer_id": "req-1.1", "reason": "owner_gone"}
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /kv/cancel HTTP/1.1"
+    (seal,) = [line.partition(": ")[2] for line in lines if line.startswith("X-Tandem-Seal: ")]
+    assert Seal("the key").header_holds(CANCEL, body, seal)
+    assert not Seal("another").header_holds(CANCEL, body, seal)
+
+
+def test_it_tells_once_how_it_ended():
+    ends = []
+    call = TakeBack(POOL, ends.append)
+    call.on_answer(Line, b"{", False)
+    assert (ends, call.ended) == ([], False)
+    call.on_answer(Line, b"}", True)
+    assert (ends, call.ended) == ([403], True)
+    TakeBack(POOL, ends.append).on_unreachable("refused")
+    assert ends == [403, 0]
+
+
+def test_nobody_needs_to_hear_how_it_ended():
+    call = TakeBack(POOL)
+    call.on_answer(Line, b"", True)
+    call.owner.on_leg_failed(call, LegBroken("cut", side=Blame.PREFILL))
     call.owner.on_decode_bytes(call, b"", ended=True)

@@ -44,7 +44,13 @@ def test_a_batch_names_every_key_that_it_touches() -> None:
     (batch,) = build_batches("a", [(0.0, Noted(FIRST, "x")), (0.0, Noted(transfer_id_of(REQUEST, Attempt(2)), "y"))])
     shard = keys.ledger_shard(REQUEST)
     request = keys.ledger_request("a", shard, REQUEST)
-    assert [key.decode() for key in batch.keys] == [keys.ledger_open("a", shard), request, request]
+    assert [key.decode() for key in batch.keys] == [
+        keys.ledger_open("a", shard),
+        keys.ledger_owned("a", shard),
+        keys.ledger_tickets("a", shard),
+        request,
+        request,
+    ]
 
 
 def test_requests_are_parted_by_shard_and_by_size() -> None:
@@ -54,7 +60,7 @@ def test_requests_are_parted_by_shard_and_by_size() -> None:
     for batch in batches:
         groups = msgspec.msgpack.decode(batch.groups)
         assert len(groups) <= MAX_ATTEMPTS
-        assert len(batch.keys) == 1 + len(groups)
+        assert len(batch.keys) == 3 + len(groups)
         assert len({keys.ledger_shard(RequestId(group[0].rpartition(".")[0])) for group in groups}) == 1
 
 

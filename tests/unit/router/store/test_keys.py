@@ -24,6 +24,8 @@ def test_all_keys_of_a_shard_live_on_one_node_and_shards_on_several() -> None:
     shards = [
         slots(
             keys.ledger_open("a", shard),
+            keys.ledger_owned("a", shard),
+            keys.ledger_tickets("a", shard),
             keys.ledger_request("a", shard, RequestId("req-1")),
             keys.ledger_request("a", shard, RequestId("req-{2}")),
         )

@@ -134,7 +134,6 @@ async def test_tickets_long_past_their_deadline_are_not_counted(ledger: Ledger, 
     key = keys.ledger_open(namespace, keys.ledger_shard(REQUEST))
     await redis.zadd(key, {FIRST: await redis.zscore(key, FIRST) - (30 + GRACE_S) * 1000})
     assert await ledger.open_tickets() == 0
-    assert await redis.zcard(key) == 0
 
 
 async def test_an_open_request_outlives_its_deadline_by_the_grace_and_a_closed_one_is_kept(
@@ -160,7 +159,7 @@ async def test_every_key_of_the_ledger_has_a_ttl(ledger: Ledger, redis: Redis, n
     ledger.post(Arrived(TransferId("req-3.1"), Arrival.WRITER_DONE))
     await ledger.flush()
     ttls = {name: await redis.ttl(name) async for name in redis.scan_iter(f"{{{namespace}:*")}
-    assert len(ttls) == 4
+    assert len(ttls) == 6
     assert all(0 < left_s <= KEEP_S for left_s in ttls.values()), ttls
 
 

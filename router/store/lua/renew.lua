@@ -1,0 +1,6 @@
+-- KEYS: routers   ARGV: owner lease_ms keep_ms   returns: {now_ms, {owner, lease end, ...}}
+-- Ended leases stay in the set, so that a lease that has ended differs from one that the store has lost.
+redis.call('ZADD', KEYS[1], digits(now_ms + tonumber(ARGV[2])), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', digits(now_ms - tonumber(ARGV[3])))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return { now_ms, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') }

@@ -1,0 +1,200 @@
+"""The processes of a chaos run: a store, two routers, two prefill and two decode engines of a tiny real checkpoint.
+
+Everything listens on loopback. Each engine is reached through a SilentProxy at 127.0.0.2, and the store through one,
+so that connections can be cut without a closed socket; KV cache moves directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from router.cli.local_fleet import free_port
+from router.store.codec import decode_instance
+from router.store.embedded import EmbeddedStore
+from tests.support.chaos_load import MODEL
+from tests.support.chaos_process import StoreVictim, Victim
+from tests.support.chaos_proxy import SilentProxy
+from tests.support.tiny_models import write_tiny_llama
+
+HOST, PROXIED = "127.0.0.1", "127.0.0.2"
+LEASE_S = 2.0
+"""Without a heartbeat for so long an engine is out of the fleet."""
+ENGINE_FLAGS = (
+    f"--engine reference --numerics invariant --threads 1 --model-name {MODEL} --kv-bytes 600000 --max-num-seqs 6 "
+    f"--max-batch-tokens 64 --lease-for-s 4 --seat-wait-for-s 6 --kv-wait-for-s 8 --request-for-s 30 "
+    f"--fleet-lease-for-s {LEASE_S} --heartbeat-every-s 0.4 --drain-for-s 3 --log-level warning"
+)
+ROLE_FLAGS = {
+    "prefill-0": "--role prefill --block-tokens 16",
+    "prefill-1": "--role prefill --block-tokens 16 --no-prefix-cache --kv-order layer_first",
+    # A prefix cache on decode would soon hold every prompt, and nothing would move.
+    "decode-0": "--role decode --block-tokens 16 --no-prefix-cache",
+    "decode-1": "--role decode --block-tokens 8 --no-prefix-cache",
+}
+ROUTER_FLAGS = (
+    "--connect-s 1 --prefill-s 7 --first-token-s 8 --next-token-s 6 --total-s 20 --max-requests 40 --grace-s 2"
+)
+HELD = ("held_blocks", "quarantined_blocks", "live_transfers", "open_tickets", "running_seqs")
+
+
+class ChaosSite:
+    """Starts everything; all of it is gone when the block ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.victims: dict[str, Victim] = {}
+        self._store = EmbeddedStore()
+        self.store = StoreVictim(self._store)
+
+    async def __aenter__(self) -> ChaosSite:
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        checkpoint = self.folder / MODEL
+        checkpoint.mkdir(exist_ok=True)
+        write_tiny_llama(checkpoint)
+        self._client = httpx.AsyncClient(timeout=2.0, trust_env=False)
+        self._store.start()
+        self.store_proxy = SilentProxy(HOST, free_port(HOST), self._store.url)
+        await self.store_proxy.listen()
+        try:
+            for name in ROLE_FLAGS:
+                self._add_engine(name, checkpoint)
+            for name in ("router-0", "router-1"):
+                self._add_router(name)
+            for victim in self.victims.values():
+                victim.start()
+            await asyncio.gather(*(self.wait_well(victim) for victim in self.victims.values()))
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for victim in reversed(self.victims.values()):
+            victim.stop()
+            if victim.proxy is not None:
+                await victim.proxy.aclose()
+        await self.store_proxy.aclose()
+        self.store.thaw()
+        self._store.stop()
+        await self._client.aclose()
+
+    def of_role(self, role: str) -> list[Victim]:
+        return [victim for victim in self.victims.values() if victim.role == role]
+
+    @property
+    def engines(self) -> list[Victim]:
+        return [victim for victim in self.victims.values() if victim.role != "router"]
+
+    @property
+    def routers(self) -> list[Victim]:
+        return self.of_role("router")
+
+    def _add_engine(self, name: str, checkpoint: Path) -> None:
+        port = free_port(HOST)
+        url = f"http://{HOST}:{port}"
+        flags = f"{ENGINE_FLAGS} {ROLE_FLAGS[name]} --host {HOST} --port {port} --advertise-host {PROXIED} "
+        flags += f"--instance-id {name} --store {self._store_url} --model {checkpoint}"
+        argv = (sys.executable, "-m", "engine_shim", *flags.split())
+        self._add(name, url, argv, SilentProxy(PROXIED, port, url))
+
+    def _add_router(self, name: str) -> None:
+        port = free_port(HOST)
+        flags = f"{ROUTER_FLAGS} --host {HOST} --port {port} --store {self._store_url}"
+        self._add(name, f"http://{HOST}:{port}", (sys.executable, "-m", "router", *flags.split()), None)
+
+    def _add(self, name: str, url: str, argv: tuple[str, ...], proxy: SilentProxy | None) -> None:
+        log_path = self.folder / "logs" / f"{name}.log"
+        log_path.write_bytes(b"")
+        self.victims[name] = Victim(name, name.partition("-")[0], url, argv, log_path, proxy)
+
+    @property
+    def _store_url(self) -> str:
+        return f"redis://{HOST}:{self.store_proxy.port}"
+
+    async def wait_well(self, victim: Victim, within_s: float = 60.0) -> float:
+        """It serves and, as an engine, both routers know this start of it; returns the seconds that it took."""
+        began_at = time.monotonic()
+        while not await self._well(victim):
+            if not victim.runs:
+                raise AssertionError(f"{victim.name} has ended by itself:\n{victim.tail()}")
+            if time.monotonic() > began_at + within_s:
+                raise AssertionError(f"{victim.name} is not well after {within_s} s:\n{victim.tail()}")
+            await asyncio.sleep(0.1)
+        victim.is_well = True
+        return time.monotonic() - began_at
+
+    async def _well(self, victim: Victim) -> bool:
+        if not victim.runs or await self._status(victim.url, "/readyz") != 200:
+            return False
+        if victim.proxy is None:
+            return True
+        await victim.proxy.listen()
+        epoch = await self._epoch_of(victim)
+        return all([await self._lists(router, victim.name, epoch) for router in self.routers if router.is_well])
+
+    async def _epoch_of(self, victim: Victim) -> int:
+        try:
+            said = decode_instance((await self._client.get(f"{victim.url}/kv/instance")).content)
+        except httpx.TransportError:
+            return -1
+        return -1 if said is None else said.epoch
+
+    async def _lists(self, router: Victim, name: str, epoch: int) -> bool:
+        said = await self._json(router.url, "/admin/fleet")
+        instances = said.get("instances", [])
+        assert isinstance(instances, list)
+        return any(one["instance_id"] == name and one["epoch"] == epoch for one in instances)
+
+    async def _status(self, url: str, path: str) -> int:
+        try:
+            return (await self._client.get(url + path)).status_code
+        except httpx.TransportError:
+            return 0
+
+    async def _json(self, url: str, path: str) -> Mapping[str, object]:
+        try:
+            answer = await self._client.get(url + path)
+        except httpx.TransportError:
+            return {}
+        return answer.json() if answer.status_code == 200 else {}
+
+    async def metrics(self, victim: Victim) -> dict[str, float]:
+        """Its metrics summed over their labels, without their prefix; empty when it does not answer."""
+        try:
+            text = (await self._client.get(f"{victim.url}/metrics")).text
+        except httpx.TransportError:
+            return {}
+        sums: dict[str, float] = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name = line.partition("{")[0].partition(" ")[0].removeprefix("tandem_").removeprefix("shim_")
+                sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
+        return sums
+
+    async def held(self) -> dict[str, float]:
+        """What is not zero of all that must be zero when nobody asks for anything."""
+        facts: dict[str, float] = {}
+        for victim in self.victims.values():
+            wanted = ("requests_in_flight", "open_tickets") if victim.role == "router" else HELD
+            metrics = await self.metrics(victim)
+            facts |= {f"{victim.name} {what}": metrics.get(what, -1.0) for what in wanted}
+        return {what: value for what, value in facts.items() if value}
+
+    async def wait_quiet(self, within_s: float = 30.0) -> tuple[dict[str, float], float]:
+        """What is still held after `within_s`, at best nothing, and the seconds until nothing was."""
+        began_at = time.monotonic()
+        while (facts := await self.held()) and time.monotonic() < began_at + within_s:
+            await asyncio.sleep(0.2)
+        return facts, time.monotonic() - began_at
