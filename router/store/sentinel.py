@@ -27,7 +27,7 @@ def primary_pool(url: str, *, max_connections: int, timeout_s: float) -> Primary
         ValueError: the URL names no sentinel, no service, or a port or database that is no number.
     """
     parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
+    user, at, _ = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("it names no service after the sentinels; write .../SERVICE")
@@ -44,16 +44,20 @@ def primary_pool(url: str, *, max_connections: int, timeout_s: float) -> Primary
     if scheme == "rediss":
         options["ssl"] = True
         sentinels |= {"ssl": True} | {name: value for name, value in options.items() if name.startswith("ssl_")}
-    addresses = [_address(host) for host in hosts.split(",")]
     return PrimaryPool(  # type: ignore[no-untyped-call]
         service,
-        Sentinel(addresses, sentinel_kwargs=waits | sentinels),  # type: ignore[no-untyped-call]
+        Sentinel(sentinel_addresses(url), sentinel_kwargs=waits | sentinels),  # type: ignore[no-untyped-call]
         max_connections=max_connections,
         timeout=timeout_s,
         retry=Retry(NoBackoff(), 1),
         protocol=2,
         **(waits | options),
     )
+
+
+def sentinel_addresses(url: str) -> list[tuple[str, int]]:
+    """Host and port of each sentinel that the URL names. Raises ValueError when one has no host or no good port."""
+    return [_address(host) for host in urlsplit(url).netloc.rpartition("@")[2].split(",")]
 
 
 def _address(host: str) -> tuple[str, int]:
