@@ -11,10 +11,6 @@ SEEDS = 3000
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("safeguard", SAFEGUARDS.values(), ids=lambda safeguard: safeguard.name)
 def test_without_it_its_promise_breaks(safeguard: Safeguard) -> None:
-    found = {
-        violation.invariant
-        for part in campaign(0, SEEDS, frozenset({safeguard.name}), 1)
-        for verdict in part.bad
-        for violation in verdict.violations
-    }
-    assert safeguard.breaks in found
+    parts = campaign(0, SEEDS, frozenset({safeguard.name}), 1)
+    violations = (violation for part in parts for verdict in part.bad for violation in verdict.violations)
+    assert any(violation.invariant is safeguard.breaks for violation in violations)
