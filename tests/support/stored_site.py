@@ -49,7 +49,7 @@ class Site:
 
     async def owners(self) -> dict[str, float]:
         """Routers by the seconds that their lease has left."""
-        left_s = await self.recovery.renew("watcher", LEASE_S)
+        left_s = (await self.recovery.renew("watcher", LEASE_S)).left_s
         return {owner: left for owner, left in left_s.items() if owner != "watcher"}
 
     async def open_tickets_are(self, number: int) -> None:

@@ -71,7 +71,7 @@ async def test_fleet_and_ledger_go_on_when_the_primary_is_killed_and_nothing_pos
         await running
         assert await told(ledger, range(200)) == list(range(200))
         assert (ledger.counts.dropped, ledger.degraded) == (0, False)
-        assert (await recovery.renew("router-a", 10.0))["router-b"] > 0
+        assert (await recovery.renew("router-a", 10.0)).left_s["router-b"] > 0
         await client.aclose()
 
 

@@ -112,3 +112,25 @@ async def test_requests_and_tokens_never_wait_for_a_store_that_is_slow(tmp_path)
             assert [[line.stage for line in await ledger.story(name)] for name in names] == [["opened", "served"]] * 10
             assert await ledger.open_tickets() == 0
         await redis.aclose()
+
+
+async def test_a_store_that_comes_back_empty_knows_the_running_requests_again():
+    async with stored_rig(router_lease_s=0.5) as (r, store, fleet, ledger):
+        r.behave(r.decode, num_events=100_000, gap_s=0.02)
+        streaming = asyncio.create_task(r.client.post(PATH, json=BODY | {"stream": True}))
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 1:
+                await asyncio.sleep(0.02)
+        store.kill()
+        await until(lambda: r.parts.watch.degraded)
+        store.start()
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 1:
+                await asyncio.sleep(0.02)
+        streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 0:
+                await asyncio.sleep(0.02)
+        for engine in r.engines:
+            await fleet.register(engine.instance, 60.0)
