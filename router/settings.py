@@ -42,7 +42,7 @@ class Settings:
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
     store: str = ""
-    """redis:// URL of the fleet and the ledger; empty: none, the engines are those of prefill and decode."""
+    """redis://, redis+sentinel:// or redis+cluster:// URL of fleet and ledger; empty: none, engines are as listed."""
     namespace: str = "tandem"
     """Prefix of all keys in the store."""
     deployment_key: str = field(default="", repr=False)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from router.cli.setup import DEFAULT_MODEL, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
-from router.store.connection import SCHEMES
+from router.store.connection import SCHEMES, shown
 from router.store.embedded import find_server
+from router.store.sentinel import sentinel_addresses
 
 _STORE_TIMEOUT_S = 3.0
 
@@ -100,18 +101,28 @@ def _need(any_of: tuple[str, ...], purpose: str, remedy: str) -> None:
 
 
 def _check_store(url: str) -> None:
+    """Something listens where the store, or one of its sentinels, should be."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise BadSettings(f"The store {url!r} is not understood; give 'embedded' or redis://HOST:PORT.")
+        raise BadSettings(f"The store {shown(url)!r} is not understood; give 'embedded' or redis://HOST:PORT.")
     if parts.scheme == "unix":
         if not Path(parts.path).is_socket():
             raise DeploymentError(f"There is no socket {parts.path}; start the store or correct --store.")
         return
-    address = (parts.hostname or "127.0.0.1", parts.port or 6379)
+    try:
+        watched = parts.scheme.endswith("+sentinel")
+        addresses = sentinel_addresses(url) if watched else [(parts.hostname or "127.0.0.1", parts.port or 6379)]
+    except ValueError as error:
+        raise BadSettings(f"The store {shown(url)!r} is not understood: {error}.") from error
+    reasons = [reason for address in addresses if (reason := _refusal(address))]
+    if len(reasons) == len(addresses):
+        raise DeploymentError(f"The store at {'; '.join(reasons)}; start it or correct --store.")
+
+
+def _refusal(address: tuple[str, int]) -> str:
+    """Why nobody can be reached at this address, or nothing when somebody can."""
     try:
         socket.create_connection(address, _STORE_TIMEOUT_S).close()
     except OSError as error:
-        why = error.strerror or "no answer"
-        raise DeploymentError(
-            f"The store at {address[0]}:{address[1]} cannot be reached ({why}); start it or correct --store."
-        ) from error
+        return f"{address[0]}:{address[1]} cannot be reached ({error.strerror or 'no answer'})"
+    return ""

@@ -43,7 +43,7 @@ class Exchange:
     """Answers one client. Everything happens on the event loop that its Router belongs to.
 
     The public attributes are the facts that outlive it, defaults of the class as long as they cost nothing. Times are
-    seconds since `arrived_at`, 0.0 for what has not happened.
+    seconds since `arrived_at`, 0.0 for what has not happened; those that end in `_at` are monotonic seconds.
     """
 
     placement: Placement | None = None
@@ -79,7 +79,7 @@ class Exchange:
         self.reply = Reply(client)
         self._node: Node = START[router.mode]
         self.arrived_at = monotonic()
-        self.due_at = self._total_at = self.arrived_at + total_s
+        self.due_at = self.total_at = self.arrived_at + total_s
 
     # Facts.
 
@@ -143,7 +143,7 @@ class Exchange:
 
     def on_due(self, now: float) -> None:
         """A deadline may have passed; the sweep calls this no earlier than `due_at`."""
-        if now >= self._total_at:
+        if now >= self.total_at:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
             return
         deadlines = self._router.deadlines
@@ -153,7 +153,7 @@ class Exchange:
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
         if now < at:
-            self.due_at = min(at, self._total_at)
+            self.due_at = min(at, self.total_at)
         elif error is None:
             self._client.abandon()
             self.on_client_gone()
@@ -188,7 +188,7 @@ class Exchange:
         attempt = self._attempt
         if self._node.stand.client is _WAITING:
             self._verdict = verdict
-            left = self.attempts < self._router.conduct.attempts and monotonic() < self._total_at
+            left = self.attempts < self._router.conduct.attempts and monotonic() < self.total_at
             if verdict.retryable and left and attempt is not None:
                 self._excluded |= {attempt.instance_of(verdict.blamed)}
                 self._step(_LOST[side])
@@ -210,7 +210,7 @@ class Exchange:
         now = monotonic()
         self.sent_s = now - self.arrived_at
         self._be_due(now + router.shortest_s)
-        router.clerk.put((self.request_id, self.attempts, chosen, self._total_at - now))
+        router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
         self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}")
         self._node = START[chosen.mode]
         self._step(_PLACED)
@@ -223,12 +223,12 @@ class Exchange:
 
     def _send_prefill(self) -> None:
         assert self._attempt is not None
-        self._attempt.send_prefill(self._total_at - self.arrived_at - self.sent_s)
+        self._attempt.send_prefill(self.total_at - self.arrived_at - self.sent_s)
 
     def _send_decode(self) -> None:
         assert self._attempt is not None
         since_s = self.prefilled_s or self.sent_s
-        self._attempt.send_decode(self._total_at - self.arrived_at - since_s, self._handed_over)
+        self._attempt.send_decode(self.total_at - self.arrived_at - since_s, self._handed_over)
 
     def _commit(self) -> None:
         self.first_byte_s = self.last_byte_at - self.arrived_at

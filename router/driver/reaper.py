@@ -34,6 +34,18 @@ LOOKS_A_LEASE = 3
 LEAST_PAUSE_S = 0.05
 
 
+class Leased(Protocol):
+    """All leases at the moment of a renewal."""
+
+    @property
+    def left_s(self) -> Mapping[str, float]:
+        """The seconds that each router's lease has left."""
+
+    @property
+    def remembered(self) -> bool:
+        """The store knew the renewed lease."""
+
+
 class Claimed(Protocol):
     """What a round of claiming has brought."""
 
@@ -53,8 +65,8 @@ class Claimed(Protocol):
 class RecoveryPort(Protocol):
     """Leases and claims. Both methods raise StoreError when the store does not answer."""
 
-    async def renew(self, owner: str, lease_for_s: float) -> Mapping[str, float]:
-        """Our lease runs on; the seconds that each router's lease has left."""
+    async def renew(self, owner: str, lease_for_s: float) -> Leased:
+        """Our lease runs on."""
 
     async def claim(self, gone: Collection[str]) -> Claimed:
         """Tickets of these owners, and late ones, are ours for a while."""
@@ -69,7 +81,7 @@ class Reaper:
         self._ledger = ledger
         self._lease_for_s = lease_for_s
         self._owners = Owners(lease_for_s, monotonic())
-        self._failing = False
+        self._failing = self._leased = False
         self.reaped: Counter[str] = Counter()
         """Tickets that were closed here, by reason."""
         self.calls: Counter[str] = Counter()
@@ -90,14 +102,20 @@ class Reaper:
                 await asyncio.sleep(max(pause_s, LEAST_PAUSE_S))
 
     async def look(self) -> None:
-        """Our lease is renewed and all leases are known, or the store is known to be away."""
+        """Our lease is renewed and all leases are known, or the store is known to be away.
+
+        A store that has forgotten our lease has forgotten our tickets as well; they are opened again.
+        """
         try:
-            left_s = await self._recovery.renew(self._router.conduct.owner, self._lease_for_s)
+            leases = await self._recovery.renew(self._router.conduct.owner, self._lease_for_s)
         except StoreError as error:
             self._lose_sight(error)
             return
         self._failing = False
-        self._owners.see(left_s)
+        self._owners.see(leases.left_s)
+        if self._leased and not leases.remembered:
+            self._router.reopen()
+        self._leased = True
 
     async def resign(self) -> None:
         """Our lease has ended, so that others release at once what could not be closed here."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 
 from router.contract.errors import Draining, TandemError
 from router.contract.ids import InstanceId, RequestId
@@ -91,6 +92,14 @@ class Router:
         self.live.discard(exchange)
         self.admission.release(exchange.intake.prompt_tokens)
         self.clerk.put(exchange)
+
+    def reopen(self) -> None:
+        """The tickets of all running requests will be in the ledger, which has lost them."""
+        now = monotonic()
+        for exchange in self.live:
+            if exchange.placement is not None:
+                left_s = max(exchange.total_at - now, 0.0)
+                self.clerk.put((exchange.request_id, exchange.attempts, exchange.placement, left_s))
 
     def mint(self) -> RequestId:
         """A request id that nobody else has."""

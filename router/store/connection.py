@@ -1,4 +1,7 @@
-"""The connection to Redis or Valkey, single or Cluster, and the one place where its errors become ours."""
+"""The connection to Redis or Valkey, and the one place where its errors become ours.
+
+The store is a single server, a primary with replicas behind Sentinel, or a Cluster.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from router.contract.errors import BadSettings, StoreDown
+from router.store.pool import StorePool
+from router.store.sentinel import primary_pool
 
 TIMEOUT_S = 2.0
 MAX_CONNECTIONS = 8
-SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
 StoreClient = Redis | RedisCluster
 
@@ -30,32 +35,26 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> StoreClient:
 
     Args:
         url: `redis://[user:password@]host:port/db`, `rediss://...` for TLS (`?ssl_ca_certs=FILE` and redis-py's other
-            query parameters work), `unix:///path`, or `redis+cluster://` and `rediss+cluster://` for any node of a
-            Redis Cluster, which tells the others.
+            query parameters work), `unix:///path`, `redis+sentinel://host:port,host:port/service` (`sentinel.py`), or
+            `redis+cluster://` and `rediss+cluster://` for any node of a Redis Cluster, which tells the others.
     Raises:
         BadSettings: the URL is none of these.
     """
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise BadSettings(f"The store URL {shown(url)!r} must start with {', '.join(SCHEMES)} and ://.")
-    retry = Retry(NoBackoff(), 1)
     try:
         if scheme.endswith("+cluster"):
-            return RedisCluster.from_url(
-                url.replace("+cluster", "", 1),
-                max_connections=MAX_CONNECTIONS,
-                socket_timeout=timeout_s,
-                socket_connect_timeout=timeout_s,
-                retry=retry,
-                protocol=2,
-            )
-        pool = BlockingConnectionPool.from_url(
+            return _cluster(url, timeout_s)
+        if scheme.endswith("+sentinel"):
+            return Redis.from_pool(primary_pool(url, max_connections=MAX_CONNECTIONS, timeout_s=timeout_s))
+        pool = StorePool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
             timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            retry=retry,
+            retry=Retry(NoBackoff(), 1),
             protocol=2,
         )
     except (ValueError, TypeError, RedisClusterException) as error:
@@ -63,10 +62,24 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> StoreClient:
     return Redis.from_pool(pool)
 
 
+def _cluster(url: str, timeout_s: float) -> RedisCluster:
+    return RedisCluster.from_url(
+        url.replace("+cluster", "", 1),
+        max_connections=MAX_CONNECTIONS,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 1),
+        protocol=2,
+    )
+
+
 async def reconnect(client: StoreClient) -> None:
-    """The next command goes over a new connection; a cluster's client learns of new primaries by itself."""
-    if isinstance(client, Redis):
-        await client.connection_pool.disconnect()
+    """The next command goes over a new connection; a cluster's client learns of new primaries by itself.
+
+    However many callers ask at once, connections are made anew once.
+    """
+    if isinstance(client, Redis) and isinstance(client.connection_pool, StorePool):
+        await client.connection_pool.rebuild()
 
 
 def shown(url: str) -> str:

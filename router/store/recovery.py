@@ -35,6 +35,16 @@ _RECORD = msgspec.msgpack.Decoder(tuple[str, str, int, str, int, int])
 
 
 @dataclass(frozen=True, slots=True)
+class Leases:
+    """The leases of all known routers, at the moment of a renewal."""
+
+    left_s: dict[str, float]
+    """Seconds that each has left; what is not above 0 has ended."""
+    remembered: bool
+    """The store knew the renewed lease. False for a first one, and when the store has lost what it held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Claims:
     """What one round of claiming has brought."""
 
@@ -52,15 +62,15 @@ class Recovery:
         self._redis = redis
         self._namespace = namespace
 
-    async def renew(self, owner: str, lease_for_s: float) -> dict[str, float]:
-        """Seconds that each known router's lease has left; `owner`'s runs for `lease_for_s`, a negative one has ended.
+    async def renew(self, owner: str, lease_for_s: float) -> Leases:
+        """`owner`'s lease runs for `lease_for_s` from here; all leases, this one included.
 
         With 0 seconds the lease ends now: others release at once what its owner may have left open.
         """
         key = keys.router_leases(self._namespace)
-        now_ms, flat = await _RENEW.run(self._redis, (key,), owner, round(lease_for_s * 1000), KEEP_S * 1000)
+        now_ms, known, flat = await _RENEW.run(self._redis, (key,), owner, round(lease_for_s * 1000), KEEP_S * 1000)
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        return {name.decode(): (float(ends_at_ms) - now_ms) / 1000 for name, ends_at_ms in pairs}
+        return Leases({name.decode(): (float(ends_at_ms) - now_ms) / 1000 for name, ends_at_ms in pairs}, known == 1)
 
     async def claim(self, gone: Collection[str], *, claim_for_s: float = CLAIM_S, late_s: float = LATE_S) -> Claims:
         """Open tickets that are this caller's to end for `claim_for_s`: those of `gone` owners, and late ones.

@@ -6,10 +6,10 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ReadOnlyError
 
 from router.contract.rendezvous import JOIN
-from router.store.connection import StoreClient, store_errors
+from router.store.connection import StoreClient, reconnect, store_errors
 
 
 class Script:
@@ -26,9 +26,18 @@ class Script:
         """What the script returns. Raises StoreDown."""
         with store_errors():
             try:
-                return await redis.evalsha(self.digest, len(keys), *keys, *args)
-            except NoScriptError:
-                return await redis.eval(self.text, len(keys), *keys, *args)
+                return await self._run(redis, keys, args)
+            except ReadOnlyError:
+                # A demoted primary keeps its connections; only a new one finds the server that took over.
+                await reconnect(redis)
+                raise
+
+    # Any: as in run.
+    async def _run(self, redis: StoreClient, keys: tuple[str | bytes, ...], args: tuple[str | bytes | int, ...]) -> Any:  # noqa: ANN401
+        try:
+            return await redis.evalsha(self.digest, len(keys), *keys, *args)
+        except NoScriptError:
+            return await redis.eval(self.text, len(keys), *keys, *args)
 
 
 def read_script(*names: str) -> Script:

@@ -223,7 +223,8 @@ class Tormentor:
         try:
             yield seen_at is None or await self._seen(seen_at, metric)
         finally:
-            if frozen is not None and not (frozen is victim and hurt.kind is Kind.FREEZE):
+            stays_frozen = frozen is victim and hurt.kind is Kind.FREEZE and not victim.is_well
+            if frozen is not None and not stays_frozen:
                 frozen.thaw()
 
     async def _seen(self, at: Victim, metric: str) -> bool:

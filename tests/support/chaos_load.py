@@ -91,7 +91,8 @@ class Reading:
     def events(self) -> Iterator[str]:
         """Payloads of whole events."""
         for block in self.raw.decode(errors="replace").split("\n\n")[:-1]:
-            yield "".join(line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: "))
+            if said := [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]:
+                yield "".join(said)
 
     def tokens(self) -> tuple[list[int], str, bool]:
         """Token ids so far, the code of an error event or empty, and whether [DONE] came."""

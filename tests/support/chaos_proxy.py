@@ -22,6 +22,7 @@ class SilentProxy:
         self._server: asyncio.Server | None = None
         self._open = asyncio.Event()
         self._open.set()
+        self._forgotten: list[asyncio.Event] = []
         self._carrying: set[asyncio.Task[None]] = set()
         self._transports: set[asyncio.StreamWriter] = set()
 
@@ -55,10 +56,18 @@ class SilentProxy:
         for writer in list(self._transports):
             writer.transport.abort()
 
+    def forget(self) -> None:
+        """Connections of now stay silent for ever, as if the network had dropped them; new ones are carried."""
+        self._open.clear()
+        self._forgotten.append(self._open)
+        self._open = asyncio.Event()
+        self._open.set()
+
     async def aclose(self) -> None:
         """Nothing of the proxy is left."""
         self.refuse()
-        self._open.set()
+        for gate in (self._open, *self._forgotten):
+            gate.set()
         while self._carrying:
             self.reset()
             await asyncio.wait(set(self._carrying), timeout=0.05)
@@ -68,14 +77,15 @@ class SilentProxy:
         assert task is not None
         self._carrying.add(task)
         self._transports.add(writer)
+        gate = self._open
         try:
-            await self._open.wait()
+            await gate.wait()
             upstream, to_upstream = await self._reach()
         except OSError:
             writer.transport.abort()
         else:
             self._transports.add(to_upstream)
-            await asyncio.gather(self._pump(reader, to_upstream), self._pump(upstream, writer))
+            await asyncio.gather(_pump(reader, to_upstream, gate), _pump(upstream, writer, gate))
             self._transports.discard(to_upstream)
         finally:
             self._transports.discard(writer)
@@ -86,16 +96,17 @@ class SilentProxy:
             return await asyncio.open_unix_connection(self._target.path)
         return await asyncio.open_connection(self._target.hostname, self._target.port)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one direction until its sender ends; an end is passed on as it came: closed, or reset."""
-        try:
-            while piece := await reader.read(PIECE_BYTES):
-                await self._open.wait()
-                writer.write(piece)
-                await writer.drain()
-            await self._open.wait()
-            writer.close()
-        except OSError:
-            await self._open.wait()
-            with suppress(RuntimeError):
-                writer.transport.abort()
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    """Carry one direction until its sender ends; an end is passed on as it came: closed, or reset."""
+    try:
+        while piece := await reader.read(PIECE_BYTES):
+            await gate.wait()
+            writer.write(piece)
+            await writer.drain()
+        await gate.wait()
+        writer.close()
+    except OSError:
+        await gate.wait()
+        with suppress(RuntimeError):
+            writer.transport.abort()

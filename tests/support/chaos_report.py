@@ -33,6 +33,10 @@ class ChaosReport:
         return [result for result in self.results if result.verdict in BAD]
 
     @property
+    def num_served(self) -> int:
+        return sum(result.verdict is Verdict.SERVED for result in self.results)
+
+    @property
     def is_good(self) -> bool:
         return not (self.bad or self.held or self.problems)
 

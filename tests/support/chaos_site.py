@@ -47,8 +47,14 @@ HELD = ("held_blocks", "quarantined_blocks", "live_transfers", "open_tickets", "
 class ChaosSite:
     """Starts everything; all of it is gone when the block ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, engines: Mapping[str, str] | None = None, num_routers: int = 2, more_flags: str = ""
+    ) -> None:
+        """`engines`: flags by name, which begins with a role; `more_flags` go to all engines."""
         self.folder = folder
+        self._engines = ROLE_FLAGS if engines is None else engines
+        self._num_routers = num_routers
+        self._more_flags = more_flags
         self.victims: dict[str, Victim] = {}
         self._store = EmbeddedStore()
         self.store = StoreVictim(self._store)
@@ -63,10 +69,10 @@ class ChaosSite:
         self.store_proxy = SilentProxy(HOST, free_port(HOST), self._store.url)
         await self.store_proxy.listen()
         try:
-            for name in ROLE_FLAGS:
-                self._add_engine(name, checkpoint)
-            for name in ("router-0", "router-1"):
-                self._add_router(name)
+            for name, flags in self._engines.items():
+                self._add_engine(name, flags, checkpoint)
+            for number in range(self._num_routers):
+                self._add_router(f"router-{number}")
             for victim in self.victims.values():
                 victim.start()
             await asyncio.gather(*(self.wait_well(victim) for victim in self.victims.values()))
@@ -101,17 +107,17 @@ class ChaosSite:
     def routers(self) -> list[Victim]:
         return self.of_role("router")
 
-    def _add_engine(self, name: str, checkpoint: Path) -> None:
+    def _add_engine(self, name: str, own_flags: str, checkpoint: Path) -> None:
         port = free_port(HOST)
         url = f"http://{HOST}:{port}"
-        flags = f"{ENGINE_FLAGS} {ROLE_FLAGS[name]} --host {HOST} --port {port} --advertise-host {PROXIED} "
-        flags += f"--instance-id {name} --store {self._store_url} --model {checkpoint}"
+        flags = f"{ENGINE_FLAGS} {self._more_flags} {own_flags} --host {HOST} --port {port} --advertise-host {PROXIED} "
+        flags += f"--instance-id {name} --store {self.store_url} --model {checkpoint}"
         argv = (sys.executable, "-m", "engine_shim", *flags.split())
         self._add(name, url, argv, SilentProxy(PROXIED, port, url))
 
     def _add_router(self, name: str) -> None:
         port = free_port(HOST)
-        flags = f"{ROUTER_FLAGS} --host {HOST} --port {port} --store {self._store_url}"
+        flags = f"{ROUTER_FLAGS} --host {HOST} --port {port} --store {self.store_url}"
         self._add(name, f"http://{HOST}:{port}", (sys.executable, "-m", "router", *flags.split()), None)
 
     def _add(self, name: str, url: str, argv: tuple[str, ...], proxy: SilentProxy | None) -> None:
@@ -120,7 +126,8 @@ class ChaosSite:
         self.victims[name] = Victim(name, name.partition("-")[0], url, argv, log_path, proxy)
 
     @property
-    def _store_url(self) -> str:
+    def store_url(self) -> str:
+        """Through its proxy."""
         return f"redis://{HOST}:{self.store_proxy.port}"
 
     async def wait_well(self, victim: Victim, within_s: float = 60.0) -> float:

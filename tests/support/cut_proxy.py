@@ -12,16 +12,24 @@ class CutProxy:
     """Listens on a socket file and carries bytes both ways.
 
     While `swallow` is set, what the server answers is thrown away and the client's connection closed: the command has
-    been executed and nobody knows.
+    been executed and nobody knows. While `open` is clear nothing is carried either way, and no connection notices.
+    `delay_s` holds back each piece that the server answers.
     """
 
     def __init__(self, path: Path, target_url: str) -> None:
         self.url = f"unix://{path}"
         self.swallow = False
+        self.open = asyncio.Event()
+        self.open.set()
+        self.delay_s = 0.0
         self.accepted = 0
         self._path = path
         self._target = urlsplit(target_url)
         self._server: asyncio.Server | None = None
+
+    def lead_to(self, target_url: str) -> None:
+        """Connections that are made from here on reach this server, as after a change of a DNS name."""
+        self._target = urlsplit(target_url)
 
     async def __aenter__(self) -> CutProxy:
         self._server = await asyncio.start_unix_server(self._carry, self._path)
@@ -37,6 +45,9 @@ class CutProxy:
         up = asyncio.create_task(self._pump(reader, to_upstream))
         with suppress(ConnectionError):
             while answer := await upstream.read(65536):
+                await self.open.wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 if self.swallow:
                     break
                 writer.write(answer)
@@ -50,10 +61,10 @@ class CutProxy:
             return await asyncio.open_unix_connection(self._target.path)
         return await asyncio.open_connection(self._target.hostname, self._target.port)
 
-    @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while request := await reader.read(65536):
+                await self.open.wait()
                 writer.write(request)
                 await writer.drain()
         writer.close()

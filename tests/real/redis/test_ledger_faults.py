@@ -125,7 +125,7 @@ async def test_a_full_server_takes_nothing_and_nothing_is_lost(store: EmbeddedSt
 
 
 async def test_many_writers_at_once_order_each_write_exactly_once(redis_url: str, namespace: str) -> None:
-    clients = [connect(redis_url) for _ in range(4)]
+    clients = [connect(redis_url, timeout_s=30.0) for _ in range(4)]  # all queue at once, on a machine that may be busy
     ledgers = [Ledger(client, namespace, f"writer-{number}") for number, client in enumerate(clients)]
     transfers = [transfer_id_of(RequestId(f"req-{number}"), Attempt(1)) for number in range(100)]
     sides = (Arrival.REGISTERED, Arrival.PREFILLED)

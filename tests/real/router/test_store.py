@@ -1,5 +1,6 @@
 """A router on a real store: the fleet comes from it, tickets go to it, and it may die."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +12,7 @@ from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
+from tests.support.cut_proxy import CutProxy
 from tests.support.routers import BODY, PATH, rig, until
 
 pytestmark = pytest.mark.needs("redis")
@@ -82,3 +84,53 @@ async def test_with_the_store_down_serving_goes_on_and_says_so():
         r.parts.router.clerk.work_off()
         await until(lambda: not r.parts.ledger.degraded)
         assert await ledger.open_tickets() == 0
+
+
+async def test_requests_and_tokens_never_wait_for_a_store_that_is_slow(tmp_path):
+    """Whole requests are answered between two words of the store: nothing of theirs can have waited for one."""
+    with EmbeddedStore() as store:
+        redis = connect(store.url)
+        fleet, ledger = FleetStore(redis, "test"), Ledger(redis, "test", "reader")
+        async with (
+            CutProxy(tmp_path / "slow.sock", store.url) as proxy,
+            rig(store=proxy.url, namespace="test", static=False) as r,
+        ):
+            for engine in r.engines:
+                await fleet.register(engine.instance, 60.0)
+            await until(lambda: r.parts.router.fleet.serves)
+            proxy.open.clear()
+            r.behave(r.decode, num_events=20, gap_s=0.005)
+            asked = [r.client.post(PATH, json=BODY | {"stream": stream}) for stream in (True, False) * 5]
+            answers = await asyncio.gather(*asked)
+            assert {answer.status_code for answer in answers} == {200}
+            assert sum(answer.text.endswith("data: [DONE]\n\n") for answer in answers) == 5
+            assert not proxy.open.is_set()
+            names = [RequestId(answer.headers["x-request-id"]) for answer in answers]
+            assert [await ledger.story(name) for name in names] == [()] * 10
+            proxy.open.set()
+            await until(lambda: r.parts.ledger.counts.written >= 20 and not r.parts.ledger.degraded)
+            assert [[line.stage for line in await ledger.story(name)] for name in names] == [["opened", "served"]] * 10
+            assert await ledger.open_tickets() == 0
+        await redis.aclose()
+
+
+async def test_a_store_that_comes_back_empty_knows_the_running_requests_again():
+    async with stored_rig(router_lease_s=0.5) as (r, store, fleet, ledger):
+        r.behave(r.decode, num_events=100_000, gap_s=0.02)
+        streaming = asyncio.create_task(r.client.post(PATH, json=BODY | {"stream": True}))
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 1:
+                await asyncio.sleep(0.02)
+        store.kill()
+        await until(lambda: r.parts.watch.degraded)
+        store.start()
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 1:
+                await asyncio.sleep(0.02)
+        streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)
+        async with asyncio.timeout(20):
+            while await ledger.open_tickets() != 0:
+                await asyncio.sleep(0.02)
+        for engine in r.engines:
+            await fleet.register(engine.instance, 60.0)

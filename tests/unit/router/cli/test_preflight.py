@@ -116,3 +116,20 @@ def test_a_store_by_url_must_answer(model, port, tmp_path):
         preflight.check(setup_of(model, port, store=f"unix://{tmp_path}/s"))
     with socket.create_server(("127.0.0.1", 0)) as store:
         preflight.check(setup_of(model, port, store=f"redis://127.0.0.1:{store.getsockname()[1]}"))
+
+
+def test_of_several_sentinels_one_must_answer(model, port):
+    with socket.create_server(("127.0.0.1", 0)) as sentinel:
+        there = sentinel.getsockname()[1]
+        preflight.check(setup_of(model, port, store=f"redis+sentinel://127.0.0.1:{port},127.0.0.1:{there}/main"))
+    with pytest.raises(DeploymentError, match=rf"127.0.0.1:{port} cannot be reached .*; 127.0.0.1:1 cannot be reached"):
+        preflight.check(setup_of(model, port, store=f"redis+sentinel://127.0.0.1:{port},127.0.0.1:1/main"))
+    with pytest.raises(BadSettings, match="without a host"):
+        preflight.check(setup_of(model, port, store="redis+sentinel:///main"))
+
+
+def test_a_store_is_never_shown_with_its_password(model, port):
+    for url in ("memcached://me:secret@h", "redis://me:secret@h:port", f"redis://me:secret@127.0.0.1:{port}"):
+        with pytest.raises(DeploymentError) as refused:
+            preflight.check(setup_of(model, port, store=url))
+        assert "secret" not in refused.value.message

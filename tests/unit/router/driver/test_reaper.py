@@ -51,6 +51,10 @@ class Router:
         self.fleet = fleet(*seen)
         self.conduct = type("Conduct", (), {"owner": "me", "seal": SEAL})
         self.pools = {P: Pool(), D: Pool()}
+        self.num_reopened = 0
+
+    def reopen(self):
+        self.num_reopened += 1
 
     def pool(self, url):
         return self.pools[url]
@@ -58,6 +62,12 @@ class Router:
 
 def telling(instance):
     return replace(instance, kv=replace(instance.kv, takes_back=True))
+
+
+@dataclass
+class Leases:
+    left_s: dict[str, float]
+    remembered: bool = True
 
 
 @dataclass
@@ -72,13 +82,13 @@ class Store:
 
     def __init__(self, *claims, left_s=None):
         self.claims, self.left_s = list(claims), left_s or {"me": 10.0, "a": -1.0}
-        self.renewed, self.asked, self.down = [], [], False
+        self.renewed, self.asked, self.down, self.remembers = [], [], False, True
 
     async def renew(self, owner, lease_for_s):
         if self.down:
             raise StoreDown("It is away.")
         self.renewed.append((owner, lease_for_s))
-        return self.left_s
+        return Leases(self.left_s, self.remembers)
 
     async def claim(self, gone):
         if self.down:
@@ -208,3 +218,17 @@ async def test_resigning_ends_the_lease_and_a_store_that_is_away_is_no_matter():
     assert store.renewed == [("me", 0.0)]
     store.down = True
     await reaper.resign()
+
+
+async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again():
+    router, store = Router(), Store()
+    reaper = Reaper(router, store, Ledger(), 10.0)
+    store.remembers = False
+    await reaper.look()
+    assert router.num_reopened == 0, "it cannot remember a first lease"
+    store.remembers = True
+    await reaper.look()
+    assert router.num_reopened == 0
+    store.remembers = False
+    await reaper.look()
+    assert router.num_reopened == 1

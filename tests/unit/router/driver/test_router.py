@@ -83,6 +83,21 @@ async def test_aborting_ends_every_running_request():
     assert len(books.records) == 3
 
 
+async def test_running_requests_can_be_opened_in_the_ledger_again():
+    made, _ = router()
+    posted = []
+    made.attach(type("Ledger", (), {"post": lambda self, entry: posted.append(entry)})(), Books())
+    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    running = made.open(KeptClient(), intake(), made.mint(), 10.0)
+    made.clerk.work_off()
+    made.reopen()
+    made.clerk.work_off()
+    first, again = (entry.ticket for entry in posted)
+    assert first.request_id == again.request_id == running.request_id
+    assert 9.0 < again.deadline_for_s <= first.deadline_for_s <= 10.0
+    made.abort()
+
+
 async def test_closing_waits_for_last_words_but_not_for_ever(monkeypatch):
     monkeypatch.setattr("router.driver.router.LAST_WORDS_S", 0.02)
     made, _ = router()

@@ -9,7 +9,8 @@ from router.store.connection import connect, reconnect, shown, store_errors
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:6379", "http://localhost", "redis://host:port", "redis://host/x?timeout=a"]
+    "url",
+    ["", "localhost:6379", "http://localhost", "redis://host:port", "redis://host/x?timeout=a", "redis+sentinel://s1"],
 )
 def test_an_url_that_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(BadSettings):
@@ -29,6 +30,7 @@ def test_a_refusal_never_shows_the_password() -> None:
         "redis://h:1/0",
         "rediss://u:p@h:1/0?ssl_ca_certs=ca.pem",
         "unix:///run/store.sock",
+        "redis+sentinel://s1,s2:1/service",
         "redis+cluster://h:1",
         "rediss+cluster://u:p@h:1",
     ],

@@ -55,18 +55,27 @@ async def open_tickets(redis: Redis, namespace: str, *tickets: Ticket) -> None:
 
 
 async def test_a_lease_runs_from_each_renewal_and_is_remembered_when_it_has_ended(recovery: Recovery) -> None:
-    assert 9.9 < (await recovery.renew("a", 10.0))["a"] <= 10.0
+    assert 9.9 < (await recovery.renew("a", 10.0)).left_s["a"] <= 10.0
     await recovery.renew("b", 0.001)
-    while (left_s := await recovery.renew("c", 5.0))["b"] > -0.05:
+    while (leases := await recovery.renew("c", 5.0)).left_s["b"] > -0.05:
         await asyncio.sleep(0.01)
-    assert left_s["a"] > 5.0
-    assert (await recovery.renew("b", 10.0))["b"] > 9.0
+    assert leases.left_s["a"] > 5.0
+    assert (await recovery.renew("b", 10.0)).left_s["b"] > 9.0
+
+
+async def test_a_store_that_has_lost_a_lease_says_so_to_its_owner(
+    recovery: Recovery, redis: Redis, namespace: str
+) -> None:
+    assert not (await recovery.renew("a", 10.0)).remembered
+    assert (await recovery.renew("a", 10.0)).remembered
+    await redis.delete(keys.router_leases(namespace))
+    assert not (await recovery.renew("a", 10.0)).remembered
 
 
 async def test_resigning_ends_the_lease_at_once(recovery: Recovery) -> None:
     await recovery.renew("a", 10.0)
     await recovery.renew("a", 0.0)
-    assert (await recovery.renew("b", 10.0))["a"] <= 0
+    assert (await recovery.renew("b", 10.0)).left_s["a"] <= 0
 
 
 async def test_ended_leases_are_forgotten_in_the_end(recovery: Recovery, redis: Redis, namespace: str) -> None:

@@ -1,0 +1,162 @@
+"""Ablations: every safeguard has a switch, and without it a promise breaks that the world watches.
+
+A safeguard is switched off here, by a desk that lacks it or by a clock that never ends; the product has no such
+switches. Those that lie in the shells (fences, fates, retries, the reaper) are left out by the actors themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from engine_shim.core import rendezvous, seats
+from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, PrefillEffect
+from engine_shim.core.seats import DecodeClocks, DecodeEffect, SeatDesk
+from engine_shim.simulation.story import Invariant
+from router.contract.ids import EngineId, Epoch, TransferId, digest_of, request_of
+from router.contract.instance import Mode
+from router.contract.notices import Cancelled
+from router.contract.rendezvous import Registration
+from router.contract.tags import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class Safeguard:
+    """One safeguard, and the promise that breaks without it."""
+
+    name: str
+    breaks: Invariant
+    says: str
+
+
+_I = Invariant
+
+SAFEGUARDS: dict[str, Safeguard] = {
+    safeguard.name: safeguard
+    for safeguard in (
+        Safeguard("quarantine", _I.SEATS_SAFE, "decode keeps given-up seats until nobody can write them"),
+        Safeguard("stopped_answer", _I.NOTHING_HELD, "prefill answers Cancelled with Stopped"),
+        Safeguard("resend_registration", _I.KEEPS_SERVING, "decode says Registered again until something comes"),
+        Safeguard("lease_on_filled_kv", _I.NOTHING_HELD, "prefill frees finished KV that nobody registers for"),
+        Safeguard("fence_by_epoch", _I.SEATS_SAFE, "a notice for another start of an instance is refused"),
+        Safeguard("late_refusal", _I.RIGHT_KV, "a tag of an older attempt or start does not count"),
+        Safeguard("refuse_the_dead", _I.NOTHING_HELD, "a late notice of a dead peer is refused"),
+        Safeguard("settle_after_death", _I.SEATS_SAFE, "what a dead peer had sent gets the time to land"),
+        Safeguard("death_needs_proof", _I.SEATS_SAFE, "a peer that cannot be reached is not taken for dead"),
+        Safeguard("tombstones", _I.SEATS_SAFE, "prefill remembers a closed Rendezvous, so what is late starts nothing"),
+        Safeguard("retry_needs_fresh_attempt", _I.WRITE_ONCE, "each retry has a transfer id of its own"),
+        Safeguard("deferred_commit", _I.WHOLE_STREAM, "no byte reaches the client from an attempt that may be retried"),
+        Safeguard("reaper", _I.NOTHING_HELD, "tickets of a dead router are ended by another"),
+        Safeguard("kv_deadline", _I.BOUNDED_WAIT, "decode waits for KV only until a deadline"),
+        Safeguard("drain_before_free_kv", _I.KV_SAFE, "prefill keeps its blocks until a posted WRITE has ended"),
+        Safeguard("count_landings", _I.RIGHT_KV, "decode waits for the tags of all WRITEs"),
+    )
+}
+
+
+def new_prefill_desk(engine_id: EngineId, clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
+    """Prefill's desk, less what is switched off."""
+    if "lease_on_filled_kv" in off:
+        clocks = replace(clocks, lease_for_s=inf)
+    if "tombstones" in off:
+        clocks = replace(clocks, tombstone_for_s=0.0)
+    for name, desk in _PREFILL_DESKS.items():
+        if name in off:
+            return desk(engine_id, clocks)
+    return PrefillDesk(engine_id, clocks)
+
+
+def new_seat_desk(engine_id: EngineId, clocks: DecodeClocks, off: frozenset[str]) -> SeatDesk:
+    """Decode's desk, less what is switched off."""
+    if "kv_deadline" in off:
+        clocks = replace(clocks, kv_wait_for_s=inf)
+    for name, desk in _SEAT_DESKS.items():
+        if name in off:
+            return desk(engine_id, clocks)
+    return SeatDesk(engine_id, clocks)
+
+
+class _NeverStopped(PrefillDesk):
+    """Cancelled is not answered."""
+
+    def on_cancelled(self, notice: Cancelled, now: float) -> list[PrefillEffect]:
+        effects = super().on_cancelled(notice, now)
+        return [effect for effect in effects if not isinstance(effect, rendezvous.FreeSeats)]
+
+
+class _AnyStart(PrefillDesk):
+    """A registration for another start is taken for one's own."""
+
+    def on_registered(self, registration: Registration, now: float) -> list[PrefillEffect]:
+        return super().on_registered(replace(registration, prefill_engine_id=self._engine_id), now)
+
+
+class _HastyPrefill(PrefillDesk):
+    """KV is freed when it is given up, posted WRITE or not."""
+
+    def on_abandoned(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
+        effects = super().on_abandoned(transfer_id, reason, now)
+        if any(isinstance(effect, rendezvous.StopWriter) for effect in effects):
+            effects.append(rendezvous.FreeKV(transfer_id))
+        return effects
+
+
+class _HastySeats(SeatDesk):
+    """Seats are freed when they are given up."""
+
+    def on_left(self, transfer_id: TransferId, now: float) -> list[DecodeEffect]:
+        return _freed(super().on_left(transfer_id, now))
+
+    def on_tick(self, now: float) -> list[DecodeEffect]:
+        return _freed(super().on_tick(now))
+
+
+def _freed(effects: list[DecodeEffect]) -> list[DecodeEffect]:
+    cancelled = [effect for effect in effects if isinstance(effect, seats.SendCancelled)]
+    return [*effects, *(seats.FreeSeats(effect.transfer_id) for effect in cancelled)]
+
+
+class _SaysOnce(SeatDesk):
+    """Registered is not said again."""
+
+    def on_tick(self, now: float) -> list[DecodeEffect]:
+        return [effect for effect in super().on_tick(now) if not isinstance(effect, seats.SendRegistration)]
+
+
+class _CountsLate(SeatDesk):
+    """Tags of older attempts count for the newest one."""
+
+    def __init__(self, engine_id: EngineId, clocks: DecodeClocks) -> None:
+        super().__init__(engine_id, clocks)
+        self._newest: dict[bytes, tuple[bytes, Epoch]] = {}
+
+    def open(self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float) -> bool:
+        request_id, attempt = request_of(transfer_id)
+        for older in range(1, attempt):
+            digest = digest_of(TransferId(f"{request_id}.{older}"))
+            self._newest[digest] = (digest_of(transfer_id), prefill[1])
+        return super().open(transfer_id, mode, prefill, now)
+
+    def on_tag(self, tag: Tag) -> list[DecodeEffect]:
+        digest, epoch = self._newest.get(tag.digest, (tag.digest, tag.writer_epoch))
+        return super().on_tag(replace(tag, digest=digest, writer_epoch=epoch))
+
+
+class _CountsOne(SeatDesk):
+    """One tag is enough."""
+
+    def on_tag(self, tag: Tag) -> list[DecodeEffect]:
+        return super().on_tag(replace(tag, seq=0, total=1))
+
+
+_PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
+    "stopped_answer": _NeverStopped,
+    "fence_by_epoch": _AnyStart,
+    "drain_before_free_kv": _HastyPrefill,
+}
+_SEAT_DESKS: dict[str, type[SeatDesk]] = {
+    "quarantine": _HastySeats,
+    "resend_registration": _SaysOnce,
+    "late_refusal": _CountsLate,
+    "count_landings": _CountsOne,
+}

@@ -1,0 +1,209 @@
+"""A toy engine with the promises of the Engine port: blocks, pins, a queue, and tokens that take time.
+
+Its KV is make-believe: a block holds (attempt, index in the prompt). Decode may run only when each of its seats holds
+exactly what belongs there, so wrong bytes are seen the moment they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine_shim.engine.port import Purpose
+from engine_shim.simulation.memory import BlockPool
+from engine_shim.simulation.scene import Scene
+from engine_shim.simulation.story import Invariant, request_in
+from engine_shim.simulation.timeline import Process
+from router.contract.ids import TransferId
+
+BLOCK_TOKENS = 16
+STEP_S = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a request asks of an engine."""
+
+    num_blocks: int
+    num_tokens_out: int
+    prefill_for_s: float
+    cached: bool
+    """Decode has all of it in its prefix cache."""
+    streamed: bool
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sequence of the engine."""
+
+    transfer_id: TransferId
+    purpose: Purpose
+    prompt: Prompt
+    blocks: tuple[int, ...] = ()
+    parked: bool = False
+    num_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """Seats are reserved; tokens `wanted[0] <= t < wanted[1]` are wanted."""
+
+    transfer_id: TransferId
+    seats: tuple[int, ...]
+    wanted: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The KV of the prompt is in these blocks, which are pinned."""
+
+    transfer_id: TransferId
+    blocks: tuple[int, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOut:
+    """A token of decode."""
+
+    transfer_id: TransferId
+    index: int
+    is_last: bool
+
+
+EngineEvent = Seated | Prefilled | TokenOut
+
+
+class ToyEngine:
+    """Belongs to a shim's process; `on_event` hears what its steps bring, a moment later and in order."""
+
+    def __init__(
+        self, scene: Scene, process: Process, num_blocks: int, on_event: Callable[[EngineEvent], None]
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self._scene = scene
+        self._process = process
+        self._on_event = on_event
+        self._waiting: list[Sequence] = []
+        self._running: dict[TransferId, Sequence] = {}
+        self._pins: dict[TransferId, tuple[int, ...]] = {}
+        self._told_at = 0.0
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def num_pins(self) -> int:
+        """Transfers whose blocks are pinned."""
+        return len(self._pins)
+
+    def add(self, transfer_id: TransferId, purpose: Purpose, prompt: Prompt) -> None:
+        """The sequence is queued."""
+        self._waiting.append(Sequence(transfer_id, purpose, prompt))
+        self._admit()
+
+    def abort(self, transfer_id: TransferId) -> None:
+        """The sequence has ended without further events; its pin, if any, stays."""
+        self._waiting = [sequence for sequence in self._waiting if sequence.transfer_id != transfer_id]
+        sequence = self._running.pop(transfer_id, None)
+        if sequence is not None and transfer_id not in self._pins:
+            self._free(sequence.transfer_id, sequence.blocks)
+        self._admit()
+
+    def kv_ready(self, transfer_id: TransferId) -> None:
+        """The seats hold the KV; the pin ends and the sequence runs."""
+        blocks = self._pins.pop(transfer_id, ())
+        sequence = self._running.get(transfer_id)
+        if sequence is None:
+            self._free(transfer_id, blocks)
+            return
+        sequence.parked = False
+        self._check_kv(sequence)
+        self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
+
+    def unpin(self, transfer_id: TransferId) -> None:
+        """Nobody touches the pinned blocks any more."""
+        self._free(transfer_id, self._pins.pop(transfer_id, ()))
+        self._admit()
+
+    def is_seated(self, transfer_id: TransferId, blocks: tuple[int, ...]) -> bool:
+        """True when these blocks are this transfer's."""
+        return all(self.pool.owner.get(block) == transfer_id for block in blocks)
+
+    def _admit(self) -> None:
+        while self._waiting:
+            sequence = self._waiting[0]
+            blocks = self.pool.take(sequence.prompt.num_blocks, sequence.transfer_id)
+            if blocks is None:
+                return
+            del self._waiting[0]
+            sequence.blocks = blocks
+            self._running[sequence.transfer_id] = sequence
+            if sequence.purpose is Purpose.HOLD:
+                wait_s = sequence.prompt.prefill_for_s
+                self._scene.timeline.timer(wait_s, self._process, self._finish_prefill, sequence)
+            else:
+                self._seat(sequence)
+
+    def _seat(self, sequence: Sequence) -> None:
+        num_tokens = sequence.prompt.num_blocks * BLOCK_TOKENS - 1
+        if sequence.prompt.cached:
+            for index, block in enumerate(sequence.blocks):
+                self.pool.holds[block] = (sequence.transfer_id, index)
+            self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
+        else:
+            sequence.parked = True
+            self._pins[sequence.transfer_id] = sequence.blocks
+        first_token = num_tokens if sequence.prompt.cached else 0
+        self._tell(Seated(sequence.transfer_id, sequence.blocks, (first_token, num_tokens)))
+
+    def _finish_prefill(self, sequence: Sequence) -> None:
+        if self._running.pop(sequence.transfer_id, None) is not sequence:
+            return
+        for index, block in enumerate(sequence.blocks):
+            self.pool.holds[block] = (sequence.transfer_id, index)
+        self._pins[sequence.transfer_id] = sequence.blocks
+        self._tell(Prefilled(sequence.transfer_id, sequence.blocks, sequence.prompt.num_blocks * BLOCK_TOKENS))
+
+    def _decode(self, sequence: Sequence) -> None:
+        if self._running.get(sequence.transfer_id) is not sequence:
+            return
+        is_last = sequence.num_out + 1 == sequence.prompt.num_tokens_out
+        self._tell(TokenOut(sequence.transfer_id, sequence.num_out, is_last))
+        sequence.num_out += 1
+        if is_last:
+            del self._running[sequence.transfer_id]
+            self._free(sequence.transfer_id, sequence.blocks)
+            self._admit()
+        else:
+            self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
+
+    def _check_kv(self, sequence: Sequence) -> None:
+        for index, block in enumerate(sequence.blocks):
+            found = self.pool.holds.get(block)
+            if found != (sequence.transfer_id, index):
+                what = f"block {index} of {sequence.transfer_id} holds {_content(found)}"
+                self._scene.violate(Invariant.RIGHT_KV, request_in(sequence.transfer_id), what)
+                return
+
+    def _free(self, transfer_id: TransferId, blocks: tuple[int, ...]) -> None:
+        if not blocks:
+            return
+        scene, request = self._scene, request_in(transfer_id)
+        if scene.memory.reads(self.pool, blocks) is not None:
+            scene.violate(Invariant.KV_SAFE, request, f"{self._process.name} frees KV of {transfer_id} under a copy")
+        if scene.memory.writes(self.pool, blocks) is not None:
+            scene.violate(Invariant.SEATS_SAFE, request, f"{self._process.name} frees seats of {transfer_id} early")
+        self.pool.give(blocks)
+
+    def _tell(self, event: EngineEvent) -> None:
+        timeline = self._scene.timeline
+        at = max(self._told_at, timeline.now + 0.004 * self._scene.rng.random())
+        self._told_at = at
+        timeline.after(at - timeline.now, self._process, self._on_event, event)
+
+
+def _content(found: tuple[TransferId, int] | None) -> str:
+    return "nothing" if found is None else f"block {found[1]} of {found[0]}"

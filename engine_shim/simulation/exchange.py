@@ -1,0 +1,257 @@
+"""Exchange: one client request in a router, walked by the real Lifecycle.
+
+It mirrors `router.driver.exchange`: facts are Edges, the Effects of each step are run in order, and the rules of retry
+and of blame are the same. Only the legs are simulated connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine_shim.simulation.attempt import Attempt
+from engine_shim.simulation.messages import Ask, Failure, PrefillAnswer, Token
+from engine_shim.simulation.network import Connection
+from engine_shim.simulation.story import Invariant
+from router.contract.errors import Blame, OutOfTime, PeerGone, TandemError, TransferError
+from router.contract.ids import Attempt as AttemptNumber
+from router.contract.ids import InstanceId, RequestId, transfer_id_of
+from router.contract.ledger import Closed, Opened, Outcome
+from router.contract.rendezvous import Ticket
+from router.core.intake import Endpoint, Intake
+from router.core.lifecycle import START, Client, Edge, Effect, Node
+from router.core.placement import Placement, Refusal
+from router.core.timing import Moments, next_deadline
+
+if TYPE_CHECKING:
+    from engine_shim.simulation.replica import Replica
+
+SWEEP_S = 0.1
+_FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
+_LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
+
+
+class Exchange:
+    """Answers one client, over the connection that its Ask came by."""
+
+    def __init__(self, replica: Replica, client: Connection, ask: Ask) -> None:
+        self.replica = replica
+        self.ask = ask
+        self.client = client
+        self.intake = Intake(Endpoint.CHAT, b"x" * 64, "model", ask.prompt.streamed, "")
+        self._held: list[Token] = []
+        self._attempt: Attempt | None = None
+        self._attempts = 0
+        self._excluded: frozenset[InstanceId] = frozenset()
+        self._error: TandemError | None = None
+        self._node: Node = START[replica.mode]
+        self._sent_at = self._prefilled_at = self._last_byte_at = 0.0
+        self._total_at = replica.scene.now + ask.total_s
+        self._due_at = self._total_at
+
+    def open(self) -> None:
+        """Place the request and send its legs, or refuse it."""
+        self._place()
+        self.on_due()
+
+    # Facts.
+
+    def on_prefill_answer(self, attempt: Attempt, answer: PrefillAnswer) -> None:
+        """Prefill has finished, and its KV is pinned for decode."""
+        self._prefilled_at = self.replica.scene.now
+        prefill = attempt.placement.prefill
+        attempt.release_prefill()
+        chosen = None if prefill is None else prefill.instance.kv
+        if chosen is not None and answer.engine_id != chosen.engine_id:
+            gone = PeerGone("The prefill instance has been restarted since it was chosen; try again.")
+            self._fail(Blame.PREFILL, gone, Blame.PREFILL)
+            return
+        self._step(Edge.PREFILL_DONE)
+        self._be_due()
+
+    def on_token(self, token: Token) -> None:
+        """Decode's answer goes on."""
+        self._last_byte_at = self.replica.scene.now
+        streamed = self.ask.prompt.streamed
+        if self._node.stand.client is Client.STREAMING:
+            self.client.send(self.replica, token)
+            if token.is_last:
+                self._step(Edge.DECODE_DONE)
+            return
+        self._held.append(token)
+        if streamed:
+            if "deferred_commit" in self.replica.scene.off:
+                self._write_held()
+                if not token.is_last:
+                    return
+            self._step(Edge.DECODE_STREAMING)
+            if token.is_last:
+                self._step(Edge.DECODE_DONE)
+        elif token.is_last:
+            self._step(Edge.DECODE_WHOLE)
+        self._be_due()
+
+    def on_leg_failed(self, side: Blame, failure: TandemError) -> None:
+        """A leg has ended without a whole answer."""
+        self._fail(side, failure, Blame.PREFILL if isinstance(failure, TransferError) else side)
+
+    def on_client_gone(self) -> None:
+        """The client has left."""
+        if not self._node.stand.closed:
+            self._step(Edge.CLIENT_GONE)
+
+    def on_due(self) -> None:
+        """A deadline may have passed."""
+        now = self.replica.scene.now
+        if self._node.stand.closed:
+            return
+        if now >= self._total_at:
+            self._error = OutOfTime("The request's total deadline has passed.")
+            self._step(Edge.TIMED_OUT)
+            return
+        moments = Moments(self._sent_at, self._prefilled_at, self._last_byte_at, self.ask.prompt.streamed)
+        at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, self.replica.deadlines)
+        if now < at:
+            self._due_at = min(at, self._total_at)
+            self.replica.scene.timeline.timer(self._due_at - now + SWEEP_S, self.replica, self.on_due_at, self._due_at)
+        elif error is not None and self._attempt is not None:
+            self._attempt.cancel(error.side)
+            self._fail(error.side, error, error.side)
+            self.on_due()
+
+    def on_due_at(self, due_at: float) -> None:
+        """The timer of one deadline; a later one may have taken its place."""
+        if due_at == self._due_at:
+            self.on_due()
+
+    # The machine.
+
+    def _step(self, edge: Edge) -> None:
+        scene = self.replica.scene
+        step = self._node.steps[edge]
+        if step is None:
+            scene.violate(Invariant.ROW_EXISTS, self.ask.request, f"no row for {edge.name} in ({self._node.stand})")
+            return
+        scene.counts[f"LIFE ({self._node.stand}) {edge.name}"] += 1
+        self._node, effects = step
+        for effect in effects:
+            _RUN[effect](self)
+
+    def _fail(self, side: Blame, error: TandemError, blamed: Blame) -> None:
+        attempt = self._attempt
+        self.replica.tell(f"{side} leg failed: {error.code}", self.ask.request)
+        if self._node.stand.client is Client.WAITING:
+            self._error = error
+            left = self._attempts < self.replica.max_attempts and self.replica.scene.now < self._total_at
+            # An engine's 4xx is about the request itself.
+            retryable = error.retryable and not 400 <= error.http_status < 500
+            if retryable and left and attempt is not None:
+                self._excluded |= {attempt.instance_of(blamed)}
+                self._step(_LOST[side])
+                return
+        elif side is Blame.DECODE:
+            self._error = error
+        self._step(_FAILED[side])
+
+    def _place(self) -> None:
+        replica = self.replica
+        chosen = replica.place(self.intake, self._excluded)
+        if isinstance(chosen, Refusal):
+            self._error = self._error or chosen.error
+            self._step(Edge.REFUSED)
+            return
+        self._attempts += 1
+        number = 1 if "retry_needs_fresh_attempt" in replica.scene.off else self._attempts
+        transfer_id = transfer_id_of(RequestId(self.ask.request), AttemptNumber(number))
+        self._sent_at = replica.scene.now
+        self._attempt = Attempt(self, chosen, transfer_id)
+        replica.journal.post(Opened(self._ticket(chosen, AttemptNumber(number))))
+        replica.tell(f"places attempt {self._attempts} ({self._attempt})", self.ask.request)
+        replica.scene.on_moment("placed", replica.name)
+        self._node = START[chosen.mode]
+        self._step(Edge.PLACED)
+
+    def _ticket(self, placement: Placement, number: AttemptNumber) -> Ticket:
+        prefill, decode = placement.prefill, placement.decode.instance
+        return Ticket(
+            RequestId(self.ask.request),
+            number,
+            placement.mode,
+            None if prefill is None else prefill.instance.instance_id,
+            decode.epoch if prefill is None else prefill.instance.epoch,
+            decode.instance_id,
+            decode.epoch,
+            self._total_at - self.replica.scene.now,
+            self.replica.owner,
+        )
+
+    def _be_due(self) -> None:
+        """A phase has changed: look at the clock again."""
+        if not self._node.stand.closed:
+            self.on_due()
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, []
+        for token in held:
+            self.client.send(self.replica, token)
+
+    # Effects.
+
+    def _send_prefill(self) -> None:
+        assert self._attempt is not None
+        self._attempt.send_prefill(self._total_at - self.replica.scene.now)
+
+    def _send_decode(self) -> None:
+        assert self._attempt is not None
+        self._attempt.send_decode(self._total_at - self.replica.scene.now)
+
+    def _commit(self) -> None:
+        self.replica.scene.on_moment("committed", self.replica.name)
+        self._write_held()
+
+    def _serve(self) -> None:
+        """The last token ends the answer."""
+
+    def _answer(self) -> None:
+        assert self._error is not None
+        self.client.send(self.replica, Failure(self._error))
+
+    def _cancel_prefill(self) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel(Blame.PREFILL)
+
+    def _cancel_decode(self) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel(Blame.DECODE)
+
+    def _leave_prefill(self) -> None:
+        if self._attempt is not None:
+            self._attempt.leave_prefill()
+
+    def _retry(self) -> None:
+        assert self._attempt is not None and self._error is not None
+        self._attempt.close(fetched=False)
+        self.replica.journal.post(Closed(self._attempt.transfer_id, Outcome.FAILED, self._error.code))
+        self.replica.scene.counts["retries"] += 1
+        self._attempt, self._prefilled_at = None, 0.0
+        self._held = []
+        self._place()
+
+    def _close(self) -> None:
+        client = self._node.stand.client
+        outcome = {Client.GONE: Outcome.ABANDONED, Client.SERVED: Outcome.SERVED}.get(client, Outcome.FAILED)
+        if self._attempt is not None:
+            self._attempt.close(fetched=self._last_byte_at > 0.0)
+            self.replica.journal.post(Closed(self._attempt.transfer_id, outcome))
+            self._attempt = None
+        self.replica.close(self)
+
+
+_METHODS: dict[Effect, Callable[[Exchange], None]] = {
+    Effect.DELIVER: Exchange._commit,
+    Effect.BREAK: Exchange._answer,
+}
+_RUN: tuple[Callable[[Exchange], None], ...] = tuple(
+    _METHODS[effect] if effect in _METHODS else getattr(Exchange, f"_{effect.name.lower()}") for effect in Effect
+)
+"""The method of each Effect, by its number."""

@@ -1,0 +1,81 @@
+"""Blocks and the copies between them: the world's own view of who may touch what.
+
+Engines believe what their desks tell them; the world knows. A Block remembers its owner and what it holds, and a Copy
+knows, piece by piece, which blocks it still touches. Whoever frees or overwrites wrongly is caught in the act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from router.contract.ids import TransferId
+
+Content = tuple[TransferId, int]
+"""KV of which attempt, and which block of its prompt."""
+
+
+class BlockPool:
+    """The KV cache of one engine."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks))
+        self.owner: dict[int, TransferId] = {}
+        self.holds: dict[int, Content] = {}
+        """What was last written; a block keeps it when it is freed, as memory does."""
+
+    @property
+    def num_taken(self) -> int:
+        """Blocks that belong to somebody."""
+        return len(self.owner)
+
+    def take(self, num_blocks: int, owner: TransferId) -> tuple[int, ...] | None:
+        """That many blocks, which belong to `owner` from here on; None when there are not enough.
+
+        The block that was freed last is taken first, so that one freed too early is soon in other hands.
+        """
+        if len(self._free) < num_blocks:
+            return None
+        taken = tuple(self._free.pop() for _ in range(num_blocks))
+        for block in taken:
+            self.owner[block] = owner
+        return taken
+
+    def give(self, blocks: Iterable[int]) -> None:
+        """The blocks belong to nobody."""
+        for block in blocks:
+            del self.owner[block]
+            self._free.append(block)
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """One posted WRITE or READ, as the memory sees it."""
+
+    transfer_id: TransferId
+    source: BlockPool
+    target: BlockPool
+    pieces: list[tuple[int, int]]
+    """(block of prefill, block of decode) that have not been copied yet."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """All copies that are under way."""
+
+    live: dict[Copy, None] = field(default_factory=dict)
+    """In the order in which they were posted."""
+
+    def reads(self, pool: BlockPool, blocks: Iterable[int]) -> Copy | None:
+        """A copy that still reads one of these blocks."""
+        wanted = set(blocks)
+        return next((c for c in self._of(pool, True) if any(p[0] in wanted for p in c.pieces)), None)
+
+    def writes(self, pool: BlockPool, blocks: Iterable[int]) -> Copy | None:
+        """A copy that still writes one of these blocks."""
+        wanted = set(blocks)
+        return next((c for c in self._of(pool, False) if any(p[1] in wanted for p in c.pieces)), None)
+
+    def _of(self, pool: BlockPool, as_source: bool) -> list[Copy]:
+        return [copy for copy in self.live if (copy.source if as_source else copy.target) is pool]

@@ -1,0 +1,160 @@
+"""Prefill's half of the driver in the simulated world: the PrefillDesk's effects, carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from engine_shim.core.rendezvous import FreeKV, FreeSeats, PrefillClocks, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.simulation.ablations import new_prefill_desk
+from engine_shim.simulation.copies import CopyOrder
+from engine_shim.simulation.messages import Envelope
+from engine_shim.simulation.story import Invariant, request_in
+from router.contract.errors import TandemError
+from router.contract.ids import EngineId, Epoch, TransferId, digest_of
+from router.contract.instance import Mode
+from router.contract.ledger import Arrived
+from router.contract.notices import Cancelled, Granted, Moved, Notice, Registered, Stopped
+from router.contract.rendezvous import Arrival, PrefillDone, Registration
+from router.contract.tags import Tag
+
+if TYPE_CHECKING:
+    from engine_shim.simulation.shim import Shim
+
+MAX_PARTS = 3
+"""A push may be posted as so many WRITEs, each with its own tag."""
+
+
+def tell_peer(shim: Shim, engine_id: EngineId, notice: Notice) -> None:
+    """The notice is on its way to whoever lives at that engine's address."""
+    host = shim.scene.network.host(engine_id.partition("@")[0])
+    shim.scene.network.notify(shim, host, Envelope(engine_id, shim.engine_id, notice))
+
+
+def note_copy(shim: Shim, transfer_id: TransferId) -> None:
+    """An attempt's KV begins to be copied; it must be the first time."""
+    if transfer_id in shim.scene.posted:
+        what = f"the KV of {transfer_id} is copied a second time, by {shim.engine_id}"
+        shim.scene.violate(Invariant.WRITE_ONCE, request_in(transfer_id), what)
+    shim.scene.posted.add(transfer_id)
+
+
+class PrefillSide:
+    """Steps the PrefillDesk and runs its effects to the end."""
+
+    def __init__(self, shim: Shim) -> None:
+        pace = shim.scene.pace
+        self._shim = shim
+        clocks = PrefillClocks(pace.kv_lease_s, pace.seat_wait_s, pace.tombstone_s)
+        self.desk = new_prefill_desk(shim.engine_id, clocks, shim.scene.off)
+
+    def on_prefilled(self, done: PrefillDone) -> None:
+        """The engine holds the KV."""
+        self._shim.tell("Prefilled", done.transfer_id)
+        self._visit(done.transfer_id, Arrival.PREFILLED)
+        self._run(self.desk.on_prefilled(done, self._shim.scene.now))
+
+    def on_abandoned(self, transfer_id: TransferId, reason: str) -> None:
+        """The leg ended badly or was taken back."""
+        self._visit(transfer_id, Arrival.ABANDONED)
+        self._run(self.desk.on_abandoned(transfer_id, reason, self._shim.scene.now))
+
+    def on_notice(self, notice: Notice) -> None:
+        """Decode has something to say."""
+        now = self._shim.scene.now
+        match notice:
+            case Registered(registration):
+                self._shim.tell("hears Registered", registration.transfer_id)
+                self._visit(registration.transfer_id, Arrival.REGISTERED)
+                self._run(self.desk.on_registered(registration, now))
+            case Cancelled(transfer_id, _):
+                self._shim.tell("hears Cancelled", transfer_id)
+                self._visit(transfer_id, Arrival.ABANDONED)
+                self._run(self.desk.on_cancelled(notice, now))
+            case Moved(transfer_id, _, error):
+                self._shim.tell(f"hears Moved {error}", transfer_id)
+                self._visit(transfer_id, Arrival.WRITER_FAILED if error else Arrival.WRITER_DONE)
+                self._run(self.desk.on_moved(notice, now))
+
+    def on_peer_dead(self, engine_id: EngineId) -> None:
+        """A decode engine's process is gone."""
+        self._run(self.desk.on_peer_gone(engine_id, self._shim.scene.now))
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self._run(self.desk.on_tick(self._shim.scene.now))
+
+    def _visit(self, transfer_id: TransferId, arrival: Arrival) -> None:
+        """Count a row of JOIN."""
+        self._shim.scene.counts[f"JOIN {self.desk.state_of(transfer_id)} {arrival}"] += 1
+
+    def _run(self, effects: Iterable[PrefillEffect]) -> None:
+        shim = self._shim
+        for effect in effects:
+            match effect:
+                case Write():
+                    self._move(effect.registration, effect.done)
+                case FreeKV(transfer_id):
+                    shim.engine.unpin(transfer_id)
+                case FreeSeats(transfer_id, decode_engine_id, reason):
+                    shim.tell(f"says Stopped ({reason})", transfer_id)
+                    tell_peer(shim, decode_engine_id, Stopped(transfer_id, shim.engine_id, reason))
+                case StopWriter():
+                    # A posted WRITE cannot be recalled: its end is what is waited for.
+                    continue
+                case Walked(transfer_id, arrival, state, note):
+                    shim.tell(f"{arrival}: {state} {note}", transfer_id)
+                    shim.scene.on_moment(state, shim.name)
+                    shim.journal.post(Arrived(transfer_id, arrival, note))
+        if self.desk.faults:
+            self.desk.faults = 0
+            shim.scene.violate(Invariant.ROW_EXISTS, "", f"a fact without a row at {shim.engine_id}")
+
+    def _move(self, registration: Registration, done: PrefillDone) -> None:
+        shim, transfer_id = self._shim, registration.transfer_id
+        if registration.mode is Mode.PULL:
+            tell_peer(shim, registration.decode_engine_id, Granted(shim.engine_id, done))
+            return
+        if not shim.acquaintances.is_met(registration.decode_engine_id):
+            self._run(self.desk.on_writer_failed(transfer_id, "peer_gone", shim.scene.now))
+        elif registration.first_token == registration.num_tokens:
+            self._run(self.desk.on_writer_done(transfer_id, shim.scene.now))
+        else:
+            self._write(registration, done)
+
+    def _write(self, registration: Registration, done: PrefillDone) -> None:
+        shim, transfer_id = self._shim, registration.transfer_id
+        note_copy(shim, transfer_id)
+        decode = shim.copies.agents.get(registration.decode_engine_id)
+        pieces = tuple(zip(done.blocks, registration.seats, strict=True))
+        total = min(shim.scene.rng.choice((1, 1, MAX_PARTS)), len(pieces))
+        shim.tell(f"posts {total} WRITE(s)", transfer_id)
+        ends: list[TandemError | None] = []
+        for seq in range(total):
+            tag = Tag(digest_of(transfer_id), Epoch(shim.instance.epoch), 0, 1, seq, total)
+            shim.copies.post(
+                CopyOrder(
+                    transfer_id,
+                    shim,
+                    decode,
+                    shim.engine.pool,
+                    (decode or shim).engine.pool,
+                    pieces[seq::total],
+                    partial(self._on_part_ended, transfer_id, ends, total),
+                    None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
+                )
+            )
+
+    def _on_part_ended(
+        self, transfer_id: TransferId, ends: list[TandemError | None], total: int, error: TandemError | None
+    ) -> None:
+        ends.append(error)
+        if len(ends) < total:
+            return
+        failed = next((end for end in ends if end is not None), None)
+        self._visit(transfer_id, Arrival.WRITER_DONE if failed is None else Arrival.WRITER_FAILED)
+        if failed is None:
+            self._run(self.desk.on_writer_done(transfer_id, self._shim.scene.now))
+        else:
+            self._run(self.desk.on_writer_failed(transfer_id, failed.code, self._shim.scene.now))

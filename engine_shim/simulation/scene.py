@@ -1,0 +1,74 @@
+"""Scene: what all actors of one world share."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine_shim.simulation.memory import Memory
+from engine_shim.simulation.network import Network
+from engine_shim.simulation.story import Invariant, Story, StoryLine, Violation
+from engine_shim.simulation.timeline import Timeline
+from router.contract.ids import TransferId
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things may take, seconds: the settings of a deployment, shortened so that a world is soon over."""
+
+    tick_s: float = 0.5
+    beat_s: float = 1.0
+    fleet_lease_s: float = 3.0
+    router_lease_s: float = 4.0
+    reap_s: float = 2.0
+    overdue_s: float = 3.0
+    """How long after its deadline an open ticket is overdue."""
+    kv_lease_s: float = 5.0
+    seat_wait_s: float = 8.0
+    tombstone_s: float = 40.0
+    kv_wait_s: float = 6.0
+    settle_s: float = 1.0
+    connect_s: float = 2.0
+    prefill_s: float = 5.0
+    first_token_s: float = 8.0
+    next_token_s: float = 4.0
+    total_s: float = 20.0
+
+
+@dataclass
+class Scene:
+    """Time, network, memory, the Story, and which safeguards are switched off."""
+
+    timeline: Timeline
+    network: Network
+    pace: Pace
+    off: frozenset[str]
+    memory: Memory = field(default_factory=Memory)
+    story: Story = field(default_factory=Story)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Rows of the tables that were visited, faults, outcomes."""
+    on_moment: Callable[[str, str], None] = lambda moment, who: None
+    """Told of each moment in which a fault would be interesting, and of the host that it concerns."""
+    posted: set[TransferId] = field(default_factory=set)
+    """Attempts whose KV somebody has begun to copy."""
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.timeline.now
+
+    @property
+    def rng(self) -> random.Random:
+        """The one source of chance."""
+        return self.timeline.rng
+
+    def tell(self, who: str, what: str, request: str = "") -> None:
+        """A line for the Story."""
+        self.story.lines.append(StoryLine(self.timeline.now, who, what, request))
+
+    def violate(self, invariant: Invariant, request: str, what: str) -> None:
+        """A promise is broken."""
+        self.tell("world", f"{invariant}: {what}", request)
+        self.story.violations.append(Violation(invariant, request, what, self.timeline.now))

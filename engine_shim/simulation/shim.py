@@ -1,0 +1,260 @@
+"""Shim: one engine's process, with the real desks of both sides and a toy engine.
+
+It mirrors `engine_shim.driver`: the same facts reach the same machines in the same order, without threads and sockets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_shim.engine.port import Purpose
+from engine_shim.simulation.acquaintances import Acquaintances
+from engine_shim.simulation.copies import Copies
+from engine_shim.simulation.decode_side import DecodeSide
+from engine_shim.simulation.engine import EngineEvent, Prefilled, Seated, TokenOut, ToyEngine
+from engine_shim.simulation.journal import Journal
+from engine_shim.simulation.messages import (
+    CancelCall,
+    Envelope,
+    Failure,
+    Hello,
+    LegCall,
+    PrefillAnswer,
+    TakenBack,
+    Token,
+)
+from engine_shim.simulation.network import Connection, Ending, Host, Server
+from engine_shim.simulation.prefill_side import PrefillSide
+from engine_shim.simulation.scene import Scene
+from engine_shim.simulation.story import request_in
+from router.contract.errors import DeadlinePassed, StaleAttempt, TandemError
+from router.contract.ids import EngineId, TransferId
+from router.contract.instance import Instance, KVIdentity, Load
+from router.contract.notices import Granted, Stopped
+from router.contract.rendezvous import JoinState, PrefillDone
+from router.contract.wire import DecodeHandoff, PrefillHandoff
+
+NUM_BLOCKS = 10
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A sequence that somebody waits for."""
+
+    call: LegCall
+    connection: Connection
+
+
+class Shim(Server):
+    """One start of one instance."""
+
+    def __init__(self, scene: Scene, copies: Copies, instance: Instance, kv: KVIdentity) -> None:
+        super().__init__(instance.instance_id)
+        self.scene = scene
+        self.copies = copies
+        self.instance = instance
+        self.engine_id = kv.engine_id
+        self.settle_s = 0.0 if "settle_after_death" in scene.off else scene.pace.settle_s
+        self.ready = True
+        self.engine = ToyEngine(scene, self, NUM_BLOCKS, self.on_engine_event)
+        self.acquaintances = Acquaintances(self)
+        self.journal = Journal(scene, self)
+        self.prefill = PrefillSide(self)
+        self.decode = DecodeSide(self)
+        self.running: dict[TransferId, Running] = {}
+        self._beats = 0
+        self._ticked_at = scene.now
+
+    @property
+    def num_held(self) -> int:
+        """Whatever is not finished here: sequences, pins, Rendezvous."""
+        tickets = self.prefill.desk.num_open + self.decode.desk.num_open
+        return len(self.running) + self.engine.num_sequences + self.engine.pool.num_taken + tickets
+
+    def describe_held(self) -> str:
+        """The same in words."""
+        tickets = self.prefill.desk.num_open + self.decode.desk.num_open
+        return (
+            f"{self.engine_id} holds {len(self.running)} legs, {self.engine.num_sequences} sequences, "
+            f"{self.engine.num_pins} pins, {self.engine.pool.num_taken} blocks, {tickets} Rendezvous"
+        )
+
+    def tell(self, what: str, transfer_id: TransferId | None = None) -> None:
+        """A line for the Story."""
+        self.scene.tell(self.engine_id, what, "" if transfer_id is None else request_in(transfer_id))
+
+    def start(self) -> None:
+        """It ticks and sends heartbeats."""
+        self._tick()
+        self._beat()
+
+    # What comes in.
+
+    def on_call(self, connection: Connection, message: object) -> None:
+        """A leg, a take-back, or a peer's introduction."""
+        connection.server = self
+        match message:
+            case LegCall(PrefillHandoff()):
+                self._take_prefill(connection, message)
+            case LegCall():
+                self._take_decode(connection, message)
+            case CancelCall(transfer_id, reason):
+                self.cancel(transfer_id, reason)
+                connection.send(self, TakenBack())
+            case Hello(engine_id):
+                connection.send(self, Hello(self.engine_id))
+                self.acquaintances.on_hello(engine_id)
+
+    def on_message(self, connection: Connection, message: object) -> None:
+        """A caller says nothing more after its call."""
+
+    def on_lost(self, connection: Connection, ending: Ending) -> None:
+        """Whoever has called has left: its sequence, if it still runs, is not wanted."""
+        for transfer_id, running in self.running.items():
+            if running.connection is connection:
+                del self.running[transfer_id]
+                self._end_early(transfer_id, running, "cancelled")
+                return
+
+    def on_notice(self, notice: object) -> None:
+        """A peer has something to say; what is meant for another start is refused."""
+        assert isinstance(notice, Envelope)
+        if notice.to != self.engine_id:
+            self.scene.counts["refused: notice for another start"] += 1
+            if "fence_by_epoch" not in self.scene.off:
+                return
+        if self.acquaintances.is_buried(notice.sender) and "refuse_the_dead" not in self.scene.off:
+            self.scene.counts["refused: notice of a dead peer"] += 1
+            return
+        if isinstance(notice.notice, Granted | Stopped):
+            self.decode.on_notice(notice.notice)
+        else:
+            self.prefill.on_notice(notice.notice)
+
+    def on_unreachable(self, host: Host) -> None:
+        """The transport towards that host has an error."""
+        for engine_id in self.acquaintances.met_at(host.name):
+            self.acquaintances.on_trouble(engine_id)
+
+    def on_engine_event(self, event: EngineEvent) -> None:
+        """What a step of the engine has brought."""
+        match event:
+            case TokenOut(transfer_id, index, is_last):
+                running = self.running.get(transfer_id)
+                self.scene.on_moment("token", self.name)
+                if running is not None:
+                    running.connection.send(self, Token(transfer_id, index, is_last))
+                    if is_last:
+                        del self.running[transfer_id]
+            case Prefilled(transfer_id, blocks, num_tokens):
+                self._on_prefilled(PrefillDone(transfer_id, blocks, num_tokens))
+            case Seated(transfer_id, seats, wanted):
+                self.decode.on_seated(transfer_id, seats, wanted)
+
+    def on_peer_dead(self, engine_id: EngineId) -> None:
+        """There is proof that the peer's process is gone."""
+        self.prefill.on_peer_dead(engine_id)
+        self.decode.on_peer_dead(engine_id)
+
+    def on_peer_gone(self, engine_id: EngineId) -> None:
+        """So is all that it had sent."""
+        self.decode.on_peer_gone(engine_id)
+
+    # What ends sequences.
+
+    def cancel(self, transfer_id: TransferId, reason: str) -> None:
+        """The router takes an attempt back."""
+        self.tell(f"taken back ({reason})", transfer_id)
+        self.fail(transfer_id, StaleAttempt("The router has taken this attempt back."))
+        if self.instance.role.prefills:
+            self.prefill.on_abandoned(transfer_id, reason)
+        else:
+            self.decode.on_left(transfer_id)
+
+    def fail(self, transfer_id: TransferId, error: TandemError) -> None:
+        """The sequence ends with this error; one that has ended already stays as it is."""
+        running = self.running.pop(transfer_id, None)
+        if running is not None:
+            running.connection.send(self, Failure(error))
+            self._end_early(transfer_id, running, error.code)
+
+    def _end_early(self, transfer_id: TransferId, running: Running, reason: str) -> None:
+        self.engine.abort(transfer_id)
+        if isinstance(running.call.handoff, DecodeHandoff):
+            self.decode.on_left(transfer_id)
+        elif self.prefill.desk.state_of(transfer_id) in (JoinState.EMPTY, JoinState.SEATED):
+            self.prefill.on_abandoned(transfer_id, reason)
+
+    def _on_deadline(self, transfer_id: TransferId, running: Running) -> None:
+        if self.running.get(transfer_id) is running:
+            self.fail(transfer_id, DeadlinePassed("The request was not finished in time."))
+
+    # Legs.
+
+    def _take_prefill(self, connection: Connection, call: LegCall) -> None:
+        transfer_id = call.handoff.transfer_id
+        if not self.prefill.desk.on_leg(transfer_id, self.scene.now) or transfer_id in self.running:
+            connection.send(self, Failure(StaleAttempt("Decode has given this attempt up already.")))
+            return
+        self._run(connection, call, Purpose.HOLD)
+
+    def _take_decode(self, connection: Connection, call: LegCall) -> None:
+        assert isinstance(call.handoff, DecodeHandoff)
+        handoff = call.handoff
+
+        def on_met(error: TandemError | None) -> None:
+            if not connection.is_open_for(self):
+                return
+            failure = error or self.decode.open(handoff)
+            if failure is not None:
+                connection.send(self, Failure(failure))
+                return
+            self._run(connection, call, Purpose.RECEIVE)
+
+        self.acquaintances.ensure(handoff.prefill_engine_id, on_met)
+
+    def _run(self, connection: Connection, call: LegCall, purpose: Purpose) -> None:
+        transfer_id = call.handoff.transfer_id
+        self.tell(f"{'prefill' if purpose is Purpose.HOLD else 'decode'} leg", transfer_id)
+        self.scene.on_moment("leg", self.name)
+        running = self.running[transfer_id] = Running(call, connection)
+        self.scene.timeline.timer(call.left_s, self, self._on_deadline, transfer_id, running)
+        self.engine.add(transfer_id, purpose, call.prompt)
+
+    def _on_prefilled(self, done: PrefillDone) -> None:
+        running = self.running.pop(done.transfer_id, None)
+        if running is not None:
+            running.connection.send(self, PrefillAnswer(self.engine_id, done))
+        self.scene.on_moment("prefilled", self.name)
+        # A leg that was taken back meanwhile is VOID: the table then answers with FreeKV.
+        self.prefill.on_prefilled(done)
+
+    # Time.
+
+    def _tick(self) -> None:
+        scene = self.scene
+        # Time in which this process stood still is no time in which it has polled.
+        passed_s = min(scene.now - self._ticked_at, scene.pace.tick_s)
+        self._ticked_at = scene.now
+        self.prefill.on_tick()
+        self.decode.on_tick()
+        self.acquaintances.on_tick(passed_s)
+        self.journal.flush()
+        scene.timeline.timer(scene.pace.tick_s, self, self._tick)
+
+    def _beat(self) -> None:
+        scene = self.scene
+        load = Load(self.engine.num_sequences)
+        self.journal.ask(lambda store: store.beat(self.instance, load), self._on_fleet)
+        scene.timeline.timer(scene.pace.beat_s, self, self._beat)
+
+    def _on_fleet(self, answer: object) -> None:
+        if not isinstance(answer, dict):
+            self.ready = False
+            return
+        ours, partners = self.instance.role, {}
+        for instance_id, instance in answer.items():
+            other = instance.role
+            if (ours.prefills and other.decodes) or (ours.decodes and other.prefills):
+                partners[instance_id] = instance.kv.engine_id
+        self.acquaintances.on_fleet(partners)

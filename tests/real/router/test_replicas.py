@@ -1,0 +1,52 @@
+"""Several routers on one store see one fleet and one load."""
+
+import asyncio
+
+import pytest
+
+from router.bench.mock_behaviour import Behaviour
+from router.bench.mock_engine import MockEngine
+from router.contract.instance import Role
+from router.contract.seal import Seal
+from tests.support.router_process import RouterProcess
+from tests.support.routers import BODY, PATH, until
+from tests.support.stored_site import HALF_OPEN, KEY, site, stream
+
+pytestmark = pytest.mark.needs("redis")
+
+
+async def loads(router: RouterProcess) -> dict[str, int]:
+    """Running sequences of each instance as this router knows them."""
+    instances = (await router.client.get("/admin/fleet")).json()["instances"]
+    return {one["instance_id"]: one["load"]["running_seqs"] for one in instances}
+
+
+async def knows(router: RouterProcess, wanted: dict[str, int]) -> None:
+    """Waits until the router has looked at the fleet again."""
+    async with asyncio.timeout(20):
+        while not wanted.items() <= (await loads(router)).items():
+            await asyncio.sleep(0.02)
+
+
+async def test_d8_a_replica_sees_the_load_that_another_has_made_and_its_end() -> None:
+    """smg-project/smg issue 1621: with per-process counters each replica sees only its own share of the load."""
+    async with site() as s, s.router() as first, s.router() as second:
+        streams = [asyncio.create_task(stream(first)) for _ in range(100)]
+        await until(lambda: s.decode.num_open == 100)
+        other = MockEngine(Role.DECODE, "d1", seal=Seal(KEY))
+        await other.start()
+        await s.fleet.register(other.instance, 600.0)
+        await s.beat(s.decode, other)
+        await knows(second, {"d0": 100, "d1": 0})
+        s.prefill.behaviour = Behaviour()
+        for _ in range(10):
+            assert (await second.client.post(PATH, json=BODY)).status_code == 200
+        assert len(other.seen) == 10
+        # d0 does not notice that its hundred are gone until the other replica says so.
+        s.decode.behaviour = HALF_OPEN
+        await first.kill()
+        await asyncio.gather(*streams)
+        await until(lambda: s.decode.num_open == 0)
+        await s.beat(s.decode, other)
+        await knows(second, {"d0": 0})
+        await other.stop()
