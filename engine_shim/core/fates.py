@@ -3,7 +3,7 @@
     fate   means                                                       leaves when
     MET    a handshake has been made                                   it is lost or dead
     LOST   a message to it failed: it may be slow, cut off, or dead    a call is answered, or there is proof of death
-    DEAD   there is proof that its process has ended                   `settle_for_s` has passed
+    DEAD   there is proof that its process has ended                   it has been polled for `settle_for_s`
     GONE   what lay in buffers of the network has landed, too          never: an EngineId does not come back
 
 LOST fails nobody. Proof of death is: its address refuses connections, another EngineId answers there, it has said Left,
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine_shim.core.polled import PolledClock
 from router.contract.ids import EngineId
 
 
@@ -88,9 +89,10 @@ class _Peer:
     engine_id: EngineId
     address: Address
     fate: Fate
-    since: float
     calling: bool = False
     called_at: float = float("-inf")
+    settling_since: float | None = None
+    """DEAD: polled seconds at the first tick after the death."""
 
 
 class FateDesk:
@@ -98,6 +100,7 @@ class FateDesk:
 
     def __init__(self, clocks: FateClocks) -> None:
         self._clocks = clocks
+        self._polled = PolledClock()
         self._peers: dict[EngineId, _Peer] = {}
         self._gone: dict[str, int] = {}
         """Highest epoch of each instance that is known to be gone."""
@@ -114,15 +117,15 @@ class FateDesk:
         """Peers of this fate; GONE ones are not remembered one by one."""
         return [peer.engine_id for peer in self._peers.values() if peer.fate is fate]
 
-    def on_met(self, engine_id: EngineId, address: Address, now: float) -> bool:
+    def on_met(self, engine_id: EngineId, address: Address) -> bool:
         """A handshake has been made with it. False: it is dead, and whoever calls himself so is refused."""
         if self.fate_of(engine_id) in (Fate.DEAD, Fate.GONE):
             return False
         known = self._peers.get(engine_id)
         if known is None:
-            self._peers[engine_id] = _Peer(engine_id, address, Fate.MET, now)
+            self._peers[engine_id] = _Peer(engine_id, address, Fate.MET)
         elif known.fate is Fate.LOST:
-            known.fate, known.since = Fate.MET, now
+            known.fate = Fate.MET
         return True
 
     def on_lost(self, engine_id: EngineId, now: float) -> list[FateEffect]:
@@ -130,7 +133,7 @@ class FateDesk:
         peer = self._peers.get(engine_id)
         if peer is None or peer.fate is not Fate.MET:
             return []
-        peer.fate, peer.since = Fate.LOST, now
+        peer.fate = Fate.LOST
         return self._call(peer, now)
 
     def on_doubted(self, engine_id: EngineId, now: float) -> list[FateEffect]:
@@ -140,38 +143,44 @@ class FateDesk:
             return []
         return self._call(peer, now)
 
-    def on_called(self, engine_id: EngineId, call: Call, now: float) -> list[FateEffect]:
+    def on_called(self, engine_id: EngineId, call: Call) -> list[FateEffect]:
         """A call has ended."""
         peer = self._peers.get(engine_id)
         if peer is None:
             return []
         peer.calling = False
         if call is Call.ANSWERED:
-            self.on_met(engine_id, peer.address, now)
+            self.on_met(engine_id, peer.address)
         elif call is not Call.SILENT:
-            return self.on_death(engine_id, f"call_{call}", now)
+            return self.on_death(engine_id, f"call_{call}")
         return []
 
-    def on_death(self, engine_id: EngineId, reason: str, now: float) -> list[FateEffect]:
+    def on_death(self, engine_id: EngineId, reason: str) -> list[FateEffect]:
         """There is proof that its process has ended, or it says so itself."""
         peer = self._peers.get(engine_id)
         if peer is None or peer.fate is Fate.DEAD:
             return []
-        peer.fate, peer.since = Fate.DEAD, now
+        peer.fate = Fate.DEAD
         return [PeerDied(engine_id, reason)]
 
     def on_tick(self, now: float) -> list[FateEffect]:
         """Call the lost again; let the dead go."""
         effects: list[FateEffect] = []
+        self._polled.tick(now)
         for peer in list(self._peers.values()):
             if peer.fate is Fate.LOST and now - peer.called_at >= self._clocks.call_every_s:
                 effects += self._call(peer, now)
-            elif peer.fate is Fate.DEAD and now - peer.since >= self._clocks.settle_for_s:
-                del self._peers[peer.engine_id]
-                instance_id, epoch = _parts(peer.engine_id)
-                self._gone[instance_id] = max(epoch, self._gone.get(instance_id, -1))
-                effects.append(AccessEnded(peer.engine_id))
+            elif peer.fate is Fate.DEAD:
+                peer.settling_since, settled_s = self._polled.since(peer.settling_since)
+                if settled_s >= self._clocks.settle_for_s:
+                    effects.append(self._bury(peer))
         return effects
+
+    def _bury(self, peer: _Peer) -> FateEffect:
+        del self._peers[peer.engine_id]
+        instance_id, epoch = _parts(peer.engine_id)
+        self._gone[instance_id] = max(epoch, self._gone.get(instance_id, -1))
+        return AccessEnded(peer.engine_id)
 
     def _call(self, peer: _Peer, now: float) -> list[FateEffect]:
         if peer.calling:

@@ -6,8 +6,8 @@
     WAITING  seats are reserved and registered                         the Tags land, a READ is granted, or given up
     READING  pull mode: our READ is posted                             the READ has ended
     LEAVING  given up; the seats are in Quarantine                     nobody can write them any more
-    SETTLING nobody writes them any more, but what lies in buffers     `settle_for_s` has passed
-             of the network may still land
+    SETTLING nobody writes them any more, but what lies in buffers     they have been polled for
+             of the network may still land                             `settle_for_s`
     CLOSED   nothing is held
 
 Quarantine never ends by a clock alone. It ends when the Tags have landed (prefill has written all it ever will), when
@@ -19,7 +19,6 @@ gone. What is said to prefill is said again until it has answered, at first afte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from engine_shim.core.decode_effects import (
     DecodeEffect,
@@ -32,7 +31,9 @@ from engine_shim.core.decode_effects import (
     SendQueued,
     SendRegistration,
 )
+from engine_shim.core.polled import PolledClock
 from engine_shim.core.receive import Landing, ReceiveCounter
+from engine_shim.core.seat_ticket import SeatState, SeatTicket
 from router.contract.errors import KVWaitTimeout, PeerGone, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
@@ -40,23 +41,6 @@ from router.contract.kv import BlockTable
 from router.contract.notices import LANDED, Acknowledged, Granted, Stopped
 from router.contract.rendezvous import Registration
 from router.contract.tags import Tag
-
-
-class SeatState(StrEnum):
-    """Where a decode leg's seats stand."""
-
-    QUEUED = "QUEUED"
-    TELLING = "TELLING"
-    WAITING = "WAITING"
-    READING = "READING"
-    LEAVING = "LEAVING"
-    SETTLING = "SETTLING"
-    CLOSED = "CLOSED"
-
-    @property
-    def given_up(self) -> bool:
-        """True when only the seats are left, for others to let go."""
-        return self in (SeatState.LEAVING, SeatState.SETTLING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +55,6 @@ class DecodeClocks:
     """From prefill's word that it has written everything to the end of our hope for the Tags."""
 
 
-@dataclass(slots=True)
-class SeatTicket:
-    """One decode leg that receives KV."""
-
-    transfer_id: TransferId
-    mode: Mode
-    prefill_engine_id: EngineId
-    counter: ReceiveCounter
-    state: SeatState = SeatState.QUEUED
-    registration: Registration | None = None
-    deadline_at: float = 0.0
-    """WAITING: of the KV; SETTLING: when it has settled."""
-    say_at: float = 0.0
-    """When prefill is told again."""
-    acknowledged: bool = False
-    landed: bool = False
-    """Prefill says that it has written everything, and will write no more."""
-    reading: bool = False
-    """Our own READ is posted; until it ends, nothing else may end the pin."""
-
-
 class SeatDesk:
     """All Rendezvous of one decode engine."""
 
@@ -100,6 +63,7 @@ class SeatDesk:
         self._clocks = clocks
         self._tickets: dict[TransferId, SeatTicket] = {}
         self._by_digest: dict[bytes, SeatTicket] = {}
+        self._polled = PolledClock()
         self.landings = dict.fromkeys(Landing, 0)
 
     @property
@@ -218,7 +182,7 @@ class SeatDesk:
         if not ticket.state.given_up:
             error = TransferFailed(f"Prefill gave the KV transfer up ({notice.reason or 'no reason given'}); retry.")
             effects.append(Fail(ticket.transfer_id, error))
-        return effects + self._let_go(ticket, begun=notice.begun, now=now)
+        return effects + self._let_go(ticket, begun=notice.begun)
 
     def on_left(self, transfer_id: TransferId, now: float) -> list[DecodeEffect]:
         """The client left, the deadline passed, or the engine dropped the sequence; the sequence has ended already."""
@@ -250,9 +214,11 @@ class SeatDesk:
     def on_tick(self, now: float) -> list[DecodeEffect]:
         """Give up what waited too long; say again what has not been answered."""
         effects: list[DecodeEffect] = []
+        self._polled.tick(now)
         for ticket in list(self._tickets.values()):
             if ticket.state is SeatState.SETTLING:
-                if now >= ticket.deadline_at:
+                ticket.settling_since, settled_s = self._polled.since(ticket.settling_since)
+                if settled_s >= self._clocks.settle_for_s:
                     self._close(ticket)
                     effects.append(FreeSeats(ticket.transfer_id))
             elif ticket.state is SeatState.WAITING and now > ticket.deadline_at:
@@ -267,7 +233,7 @@ class SeatDesk:
     def _time_out(self, ticket: SeatTicket, now: float) -> list[DecodeEffect]:
         if ticket.landed:
             error: TandemError = TransferFailed("Prefill has written the KV cache, but its Tags were lost; retry.")
-            return [Fail(ticket.transfer_id, error), *self._let_go(ticket, begun=True, now=now)]
+            return [Fail(ticket.transfer_id, error), *self._let_go(ticket, begun=True)]
         waited = f"{self._clocks.kv_wait_for_s:g} s"
         error = KVWaitTimeout(f"The KV cache did not arrive from prefill within {waited}; retry.")
         return self._give_up(ticket, error, now)
@@ -287,16 +253,16 @@ class SeatDesk:
     def _give_up(self, ticket: SeatTicket, error: TandemError | None, now: float) -> list[DecodeEffect]:
         effects: list[DecodeEffect] = [] if error is None else [Fail(ticket.transfer_id, error)]
         if ticket.landed:
-            return effects + self._let_go(ticket, begun=True, now=now)
+            return effects + self._let_go(ticket, begun=True)
         ticket.state, ticket.say_at = SeatState.LEAVING, now + self._clocks.resend_after_s
         if not ticket.reading:
             effects.append(SendCancelled(ticket.transfer_id, ticket.prefill_engine_id))
         return effects
 
-    def _let_go(self, ticket: SeatTicket, *, begun: bool, now: float) -> list[DecodeEffect]:
+    def _let_go(self, ticket: SeatTicket, *, begun: bool) -> list[DecodeEffect]:
         """Prefill writes no more: the seats are free at once, or when what it had begun has settled."""
         if begun and ticket.registration is not None:
-            ticket.state, ticket.deadline_at = SeatState.SETTLING, now + self._clocks.settle_for_s
+            ticket.state = SeatState.SETTLING
             return []
         self._close(ticket)
         return [FreeSeats(ticket.transfer_id)]

@@ -19,7 +19,7 @@ from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, WriterThread
 from router.contract.errors import TandemError
 from router.contract.ids import EngineId, TransferId
-from router.contract.notices import Acknowledged, Granted, Left, Stopped
+from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
 from router.contract.seal import Seal
 from router.contract.tags import Tag
 
@@ -123,7 +123,12 @@ class HandOver:
             self._mail.tell(engine_id, Left(self.peers.card.engine_id))
 
     def _on_notice(self, peer: PeerName, raw: bytes) -> None:
-        match self._mail.read(peer, raw):
+        read = self._mail.read(peer, raw)
+        if read is not None and not isinstance(read, Tag) and self.peers.is_buried(EngineId(peer)):
+            # It could open a Rendezvous whose other side will never end it.
+            self._mail.refused[Refused.DEAD_SENDER] += 1
+            return
+        match read:
             case None:
                 return
             case Tag() as tag:

@@ -67,7 +67,7 @@ class Peers:
         known = self._known.get(engine_id)
         if known is not None:
             return known
-        if self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE):
+        if self.is_buried(engine_id):
             raise PeerGone(f"{engine_id} has ended; retry on its successor.")
         return await asyncio.shield(self._call(engine_id, address))
 
@@ -79,6 +79,10 @@ class Peers:
     def known(self) -> tuple[EngineId, ...]:
         """Everyone who can be reached."""
         return tuple(self._known)
+
+    def is_buried(self, engine_id: EngineId) -> bool:
+        """Its process has ended; what it says comes too late."""
+        return self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)
 
     def with_fate(self, fate: Fate) -> list[EngineId]:
         """Peers of this fate."""
@@ -99,7 +103,7 @@ class Peers:
 
     def on_death(self, engine_id: EngineId, reason: str) -> None:
         """It says that it leaves for good, or an operator says that it is dead."""
-        self._run(self._fates.on_death(engine_id, reason, monotonic()))
+        self._run(self._fates.on_death(engine_id, reason))
 
     def on_tick(self) -> None:
         """Time has passed."""
@@ -149,7 +153,7 @@ class Peers:
             log.warning("%s", error.message)
             raise
         finally:
-            self._run(self._fates.on_called(engine_id, answer.call, monotonic()))
+            self._run(self._fates.on_called(engine_id, answer.call))
         raise answer.error or HandshakeFailed(f"{engine_id} does not answer.")
 
     async def _admit(self, card: PeerCard) -> None:
@@ -163,7 +167,7 @@ class Peers:
             raise LayoutMismatch(f"{card.engine_id} serves another model or other weights than {self.card.engine_id}.")
         if card.engine_id == self.card.engine_id:
             return
-        if self._fates.fate_of(card.engine_id) in (Fate.DEAD, Fate.GONE):
+        if self.is_buried(card.engine_id):
             raise PeerGone(f"{card.engine_id} has been declared dead here; start it anew.")
         if card.engine_id not in self._known:
             name = await self._writer.add_peer(card.agent_metadata)
@@ -171,7 +175,7 @@ class Peers:
                 self._writer.tell(DropPeer(name))
                 raise HandshakeFailed(f"The agent of {card.engine_id} calls itself {name}.")
             self._known[card.engine_id] = card
-        if not self._fates.on_met(card.engine_id, card.address, monotonic()):
+        if not self._fates.on_met(card.engine_id, card.address):
             self._known.pop(card.engine_id, None)
             self._writer.tell(DropPeer(PeerName(card.engine_id)))
             raise PeerGone(f"{card.engine_id} died during its handshake.")

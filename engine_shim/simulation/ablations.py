@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from engine_shim.core import rendezvous, seats
-from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk, PrefillEffect
-from engine_shim.core.seats import DecodeClocks, DecodeEffect, SeatDesk
+from engine_shim.core import decode_effects, prefill_effects
+from engine_shim.core.decode_effects import DecodeEffect
+from engine_shim.core.prefill_effects import PrefillEffect
+from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
+from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.simulation.story import Invariant
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of, request_of
 from router.contract.instance import Mode
 from router.contract.notices import Cancelled
-from router.contract.rendezvous import Registration
 from router.contract.tags import Tag
 
 
@@ -54,7 +55,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
 }
 
 
-def new_prefill_desk(engine_id: EngineId, clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
+def new_prefill_desk(clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
     """Prefill's desk, less what is switched off."""
     if "lease_on_filled_kv" in off:
         clocks = replace(clocks, lease_for_s=inf)
@@ -62,8 +63,8 @@ def new_prefill_desk(engine_id: EngineId, clocks: PrefillClocks, off: frozenset[
         clocks = replace(clocks, tombstone_for_s=0.0)
     for name, desk in _PREFILL_DESKS.items():
         if name in off:
-            return desk(engine_id, clocks)
-    return PrefillDesk(engine_id, clocks)
+            return desk(clocks)
+    return PrefillDesk(clocks)
 
 
 def new_seat_desk(engine_id: EngineId, clocks: DecodeClocks, off: frozenset[str]) -> SeatDesk:
@@ -81,14 +82,7 @@ class _NeverStopped(PrefillDesk):
 
     def on_cancelled(self, notice: Cancelled, now: float) -> list[PrefillEffect]:
         effects = super().on_cancelled(notice, now)
-        return [effect for effect in effects if not isinstance(effect, rendezvous.FreeSeats)]
-
-
-class _AnyStart(PrefillDesk):
-    """A registration for another start is taken for one's own."""
-
-    def on_registered(self, registration: Registration, now: float) -> list[PrefillEffect]:
-        return super().on_registered(replace(registration, prefill_engine_id=self._engine_id), now)
+        return [effect for effect in effects if not isinstance(effect, prefill_effects.FreeSeats)]
 
 
 class _HastyPrefill(PrefillDesk):
@@ -96,8 +90,8 @@ class _HastyPrefill(PrefillDesk):
 
     def on_abandoned(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
         effects = super().on_abandoned(transfer_id, reason, now)
-        if any(isinstance(effect, rendezvous.StopWriter) for effect in effects):
-            effects.append(rendezvous.FreeKV(transfer_id))
+        if any(isinstance(effect, prefill_effects.StopWriter) for effect in effects):
+            effects.append(prefill_effects.FreeKV(transfer_id))
         return effects
 
 
@@ -112,15 +106,15 @@ class _HastySeats(SeatDesk):
 
 
 def _freed(effects: list[DecodeEffect]) -> list[DecodeEffect]:
-    cancelled = [effect for effect in effects if isinstance(effect, seats.SendCancelled)]
-    return [*effects, *(seats.FreeSeats(effect.transfer_id) for effect in cancelled)]
+    cancelled = [effect for effect in effects if isinstance(effect, decode_effects.SendCancelled)]
+    return [*effects, *(decode_effects.FreeSeats(effect.transfer_id) for effect in cancelled)]
 
 
 class _SaysOnce(SeatDesk):
     """Registered is not said again."""
 
     def on_tick(self, now: float) -> list[DecodeEffect]:
-        return [effect for effect in super().on_tick(now) if not isinstance(effect, seats.SendRegistration)]
+        return [effect for effect in super().on_tick(now) if not isinstance(effect, decode_effects.SendRegistration)]
 
 
 class _CountsLate(SeatDesk):
@@ -137,21 +131,20 @@ class _CountsLate(SeatDesk):
             self._newest[digest] = (digest_of(transfer_id), prefill[1])
         return super().open(transfer_id, mode, prefill, now)
 
-    def on_tag(self, tag: Tag) -> list[DecodeEffect]:
+    def on_tag(self, tag: Tag, now: float) -> list[DecodeEffect]:
         digest, epoch = self._newest.get(tag.digest, (tag.digest, tag.writer_epoch))
-        return super().on_tag(replace(tag, digest=digest, writer_epoch=epoch))
+        return super().on_tag(replace(tag, digest=digest, writer_epoch=epoch), now)
 
 
 class _CountsOne(SeatDesk):
     """One tag is enough."""
 
-    def on_tag(self, tag: Tag) -> list[DecodeEffect]:
-        return super().on_tag(replace(tag, seq=0, total=1))
+    def on_tag(self, tag: Tag, now: float) -> list[DecodeEffect]:
+        return super().on_tag(replace(tag, seq=0, total=1), now)
 
 
 _PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
     "stopped_answer": _NeverStopped,
-    "fence_by_epoch": _AnyStart,
     "drain_before_free_kv": _HastyPrefill,
 }
 _SEAT_DESKS: dict[str, type[SeatDesk]] = {

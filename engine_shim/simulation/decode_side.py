@@ -6,25 +6,26 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine_shim.core.seats import (
-    DecodeClocks,
+from engine_shim.core.decode_effects import (
     DecodeEffect,
     Fail,
     FreeSeats,
     KVReady,
     Read,
-    SeatState,
     SendCancelled,
     SendMoved,
+    SendQueued,
     SendRegistration,
 )
+from engine_shim.core.seat_ticket import SeatState
+from engine_shim.core.seats import DecodeClocks
 from engine_shim.simulation.ablations import new_seat_desk
 from engine_shim.simulation.copies import CopyOrder
 from engine_shim.simulation.prefill_side import note_copy, tell_peer
 from engine_shim.simulation.story import Invariant, request_in
 from router.contract.errors import BadRequest, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId
-from router.contract.notices import Cancelled, Granted, Moved, Registered, Stopped
+from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.rendezvous import PrefillDone, Registration
 from router.contract.tags import Tag
 from router.contract.wire import DecodeHandoff
@@ -66,25 +67,28 @@ class DecodeSide:
         """A WRITE has landed."""
         self._shim.tell(f"tag {tag.seq + 1} of {tag.total}", transfer_id)
         self._visit(transfer_id, "Tag")
-        self._run(self.desk.on_tag(tag))
+        self._run(self.desk.on_tag(tag, self._shim.scene.now))
 
-    def on_notice(self, notice: Granted | Stopped) -> None:
+    def on_notice(self, notice: Acknowledged | Granted | Stopped) -> None:
         """Prefill has something to say."""
-        if isinstance(notice, Granted):
+        if isinstance(notice, Acknowledged):
+            self._run(self.desk.on_acknowledged(notice))
+        elif isinstance(notice, Granted):
             self._shim.tell("hears Granted", notice.done.transfer_id)
             self._visit(notice.done.transfer_id, "Granted")
-            self._run(self.desk.on_granted(notice, self._shim.scene.now))
+            self._run(self.desk.on_granted(notice))
         else:
             self._shim.tell(f"hears Stopped ({notice.reason})", notice.transfer_id)
             self._visit(notice.transfer_id, "Stopped")
-            self._run(self.desk.on_stopped(notice))
+            self._run(self.desk.on_stopped(notice, self._shim.scene.now))
 
     def on_peer_dead(self, engine_id: EngineId) -> None:
         """A prefill engine's process is gone; what it had sent may still land."""
+        self._run(self.desk.on_peer_dead(engine_id, self._shim.scene.now))
 
     def on_peer_gone(self, engine_id: EngineId) -> None:
         """Nothing of that prefill engine can land any more."""
-        self._run(self.desk.on_peer_gone(engine_id))
+        self._run(self.desk.on_access_ended(engine_id))
 
     def on_tick(self) -> None:
         """Time has passed."""
@@ -111,13 +115,15 @@ class DecodeSide:
                     shim.tell("says Registered", registration.transfer_id)
                     shim.scene.on_moment("registered", shim.name)
                     tell_peer(shim, registration.prefill_engine_id, Registered(registration))
+                case SendQueued(transfer_id, prefill_engine_id):
+                    tell_peer(shim, prefill_engine_id, Queued(transfer_id, prefill_engine_id, shim.engine_id))
                 case SendCancelled(transfer_id, prefill_engine_id):
                     shim.tell("says Cancelled", transfer_id)
                     shim.scene.on_moment("cancelled", shim.name)
-                    tell_peer(shim, prefill_engine_id, Cancelled(transfer_id, shim.engine_id))
+                    tell_peer(shim, prefill_engine_id, Cancelled(transfer_id, prefill_engine_id, shim.engine_id))
                 case SendMoved(transfer_id, prefill_engine_id, error):
                     shim.tell(f"says Moved {error}", transfer_id)
-                    tell_peer(shim, prefill_engine_id, Moved(transfer_id, shim.engine_id, error))
+                    tell_peer(shim, prefill_engine_id, Moved(transfer_id, prefill_engine_id, shim.engine_id, error))
                 case Read(registration, done):
                     self._read(registration, done)
                 case KVReady(transfer_id):

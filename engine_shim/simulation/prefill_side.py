@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine_shim.core.rendezvous import FreeKV, FreeSeats, PrefillClocks, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.simulation.ablations import new_prefill_desk
 from engine_shim.simulation.copies import CopyOrder
 from engine_shim.simulation.messages import Envelope
@@ -15,7 +16,7 @@ from router.contract.errors import TandemError
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
 from router.contract.ledger import Arrived
-from router.contract.notices import Cancelled, Granted, Moved, Notice, Registered, Stopped
+from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Notice, Queued, Registered, Stopped
 from router.contract.rendezvous import Arrival, PrefillDone, Registration
 from router.contract.tags import Tag
 
@@ -47,7 +48,7 @@ class PrefillSide:
         pace = shim.scene.pace
         self._shim = shim
         clocks = PrefillClocks(pace.kv_lease_s, pace.seat_wait_s, pace.tombstone_s)
-        self.desk = new_prefill_desk(shim.engine_id, clocks, shim.scene.off)
+        self.desk = new_prefill_desk(clocks, shim.scene.off)
 
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds the KV."""
@@ -68,18 +69,20 @@ class PrefillSide:
                 self._shim.tell("hears Registered", registration.transfer_id)
                 self._visit(registration.transfer_id, Arrival.REGISTERED)
                 self._run(self.desk.on_registered(registration, now))
-            case Cancelled(transfer_id, _):
+            case Queued():
+                self._run(self.desk.on_queued(notice, now))
+            case Cancelled(transfer_id):
                 self._shim.tell("hears Cancelled", transfer_id)
                 self._visit(transfer_id, Arrival.ABANDONED)
                 self._run(self.desk.on_cancelled(notice, now))
-            case Moved(transfer_id, _, error):
+            case Moved(transfer_id, error=error):
                 self._shim.tell(f"hears Moved {error}", transfer_id)
                 self._visit(transfer_id, Arrival.WRITER_FAILED if error else Arrival.WRITER_DONE)
                 self._run(self.desk.on_moved(notice, now))
 
     def on_peer_dead(self, engine_id: EngineId) -> None:
         """A decode engine's process is gone."""
-        self._run(self.desk.on_peer_gone(engine_id, self._shim.scene.now))
+        self._run(self.desk.on_peer_dead(engine_id, self._shim.scene.now))
 
     def on_tick(self) -> None:
         """Time has passed."""
@@ -97,9 +100,11 @@ class PrefillSide:
                     self._move(effect.registration, effect.done)
                 case FreeKV(transfer_id):
                     shim.engine.unpin(transfer_id)
-                case FreeSeats(transfer_id, decode_engine_id, reason):
+                case FreeSeats(transfer_id, decode, reason, begun):
                     shim.tell(f"says Stopped ({reason})", transfer_id)
-                    tell_peer(shim, decode_engine_id, Stopped(transfer_id, shim.engine_id, reason))
+                    tell_peer(shim, decode, Stopped(transfer_id, shim.engine_id, decode, reason, begun))
+                case Acknowledge(transfer_id, decode):
+                    tell_peer(shim, decode, Acknowledged(transfer_id, shim.engine_id, decode))
                 case StopWriter():
                     # A posted WRITE cannot be recalled: its end is what is waited for.
                     continue
@@ -114,7 +119,7 @@ class PrefillSide:
     def _move(self, registration: Registration, done: PrefillDone) -> None:
         shim, transfer_id = self._shim, registration.transfer_id
         if registration.mode is Mode.PULL:
-            tell_peer(shim, registration.decode_engine_id, Granted(shim.engine_id, done))
+            tell_peer(shim, registration.decode_engine_id, Granted(done, shim.engine_id, registration.decode_engine_id))
             return
         if not shim.acquaintances.is_met(registration.decode_engine_id):
             self._run(self.desk.on_writer_failed(transfer_id, "peer_gone", shim.scene.now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine_shim.core.seats import SeatState
+from engine_shim.core.seat_ticket import SeatState
 from engine_shim.simulation.ablations import SAFEGUARDS
 from engine_shim.simulation.campaign import Findings
 from engine_shim.simulation.story import Invariant

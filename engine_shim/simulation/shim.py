@@ -30,7 +30,7 @@ from engine_shim.simulation.story import request_in
 from router.contract.errors import DeadlinePassed, StaleAttempt, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Instance, KVIdentity, Load
-from router.contract.notices import Granted, Stopped
+from router.contract.notices import Acknowledged, Granted, Stopped
 from router.contract.rendezvous import JoinState, PrefillDone
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 
@@ -126,7 +126,7 @@ class Shim(Server):
         if self.acquaintances.is_buried(notice.sender) and "refuse_the_dead" not in self.scene.off:
             self.scene.counts["refused: notice of a dead peer"] += 1
             return
-        if isinstance(notice.notice, Granted | Stopped):
+        if isinstance(notice.notice, Acknowledged | Granted | Stopped):
             self.decode.on_notice(notice.notice)
         else:
             self.prefill.on_notice(notice.notice)
