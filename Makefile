@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check lint diagrams bench clean
+.PHONY: help install up test check lint chaos soak diagrams bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -49,6 +49,14 @@ check: lint  ## lint and the fast tests, about a minute
 test: check  ## everything that this machine can run; what CI calls
 	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(FAST_TESTS) $(NOT_RUN))
 	@echo "Not run, on demand only: $(NOT_RUN)"
+
+chaos: install  ## hurt real processes under load, three minutes; another seed with TANDEM_TEST_CHAOS_SEED=N
+	$(BIN)/python -m pytest tests/chaos -s
+
+# Twelve requests per second leave two cores time for the engines that start again.
+soak: install  ## the same with 10,000 requests, a quarter of an hour
+	@mkdir -p .tandem/soak
+	$(BIN)/python -m tests.support.chaos --requests 10000 --per-s 12 --folder .tandem/soak $(ARGS)
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams

@@ -159,9 +159,7 @@ async def running(parts: Parts) -> AsyncIterator[None]:
     On the way out everything is ended.
     """
     async with asyncio.TaskGroup() as tasks:
-        await parts.watch.look()
-        if parts.reaper is not None:
-            await parts.reaper.look()
+        await asyncio.gather(parts.watch.look(), *([parts.reaper.look()] if parts.reaper is not None else ()))
         parts.router.sweep.start()
         background = [tasks.create_task(parts.watch.run())]
         if parts.ledger is not None:

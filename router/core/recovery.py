@@ -40,6 +40,7 @@ class Owners:
     def see(self, left_s: Mapping[str, float]) -> None:
         """These are the leases of all known routers, with the seconds that each has left."""
         self._left = left_s
+        self._missing_since = {owner: at for owner, at in self._missing_since.items() if owner not in left_s}
 
     def find(self, owners: Collection[str], now: float) -> None:
         """These owners have open tickets; those without a lease are watched from here on."""

@@ -31,6 +31,8 @@ CALL_S = 3.0
 """Seconds that an engine gets for one call, connecting included."""
 CALLS_AT_ONCE = 8
 LOOKS_A_LEASE = 3
+TRIES_A_LEASE = 10
+"""The same while the store is away."""
 LEAST_PAUSE_S = 0.05
 
 
@@ -97,9 +99,14 @@ class Reaper:
                 await self.look()
                 if not self._failing and (reaping is None or reaping.done()):
                     reaping = tasks.create_task(self.reap())
-                # A lease that nobody renews is noticed when it ends, not a pause later.
-                pause_s = min(self._lease_for_s / LOOKS_A_LEASE, self._owners.next_end_s())
-                await asyncio.sleep(max(pause_s, LEAST_PAUSE_S))
+                await asyncio.sleep(max(self._pause_s(), LEAST_PAUSE_S))
+
+    def _pause_s(self) -> float:
+        if self._failing:
+            # Our own lease must be seen again well before one lease after the store is back.
+            return self._lease_for_s / TRIES_A_LEASE
+        # A lease that nobody renews is noticed when it ends, not a pause later.
+        return min(self._lease_for_s / LOOKS_A_LEASE, self._owners.next_end_s())
 
     async def look(self) -> None:
         """Our lease is renewed and all leases are known, or the store is known to be away.

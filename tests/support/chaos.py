@@ -57,6 +57,7 @@ async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
         except AssertionError as error:
             loading.cancel()
             report.problems.append(str(error))
+        report.restarts = site.restarts
         report.seconds = time.monotonic() - began_at
         report.held, report.quiet_after_s = await site.wait_quiet(QUIET_WITHIN_S)
         if not report.problems:

@@ -25,6 +25,8 @@ class ChaosReport:
     quiet_after_s: float = 0.0
     pairs: set[tuple[str, str, str]] = field(default_factory=set)
     """(prefill, decode, router) that served a request after the last hurt."""
+    restarts: int = 0
+    """Starts that found no store and were made again."""
     problems: list[str] = field(default_factory=list)
     """Processes that ended by themselves, pairs that did not serve, and the like."""
 
@@ -54,7 +56,8 @@ class ChaosReport:
         tried = [result for result in self.results if result.verdict is not Verdict.UNREACHABLE]
         return (
             f"{len(tried)} requests in {self.seconds:.0f} s, {len(self.inflicted)} hurts; nothing held "
-            f"{self.quiet_after_s:.1f} s after the last request; {len(self.pairs)} of 8 pairs and routers serve."
+            f"{self.quiet_after_s:.1f} s after the last request; {len(self.pairs)} of 8 pairs and routers serve; "
+            f"{self.restarts} starts found no store and were made again."
         )
 
     def _verdicts(self) -> str:

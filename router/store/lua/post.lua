@@ -7,7 +7,8 @@ local writer, sent_s, keep_ms, grace_ms, story_lines =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local fenced = 0
 -- Tickets that this call opens (transfer id to ticket) and closes, put into the first three keys at its end.
-local opened, closed, latest_ms = {}, {}, 0
+-- `fresh` are those that no earlier call has opened: closed in this one, they need not be put in and taken out.
+local opened, closed, fresh, latest_ms = {}, {}, {}, 0
 local verdict, last_state, last_effects = '', '', ''
 
 -- What a request's hash says about one attempt. A field that is not there is `false`.
@@ -45,6 +46,7 @@ end
 -- `ticket` is {mode, prefill, prefill epoch, decode, decode epoch, deadline in s, owner}.
 local function open(attempt, transfer_id, ticket, for_ms)
   if attempt.outcome then return end
+  fresh[transfer_id] = not attempt.until_ms
   attempt.until_ms = digits(now_ms + for_ms)
   opened[transfer_id] = { ticket[7], ticket[2], ticket[3], ticket[4], ticket[5], now_ms + for_ms }
   latest_ms = math.max(latest_ms, for_ms + grace_ms)
@@ -52,7 +54,8 @@ end
 
 local function close(attempt, transfer_id, outcome)
   attempt.outcome = attempt.outcome or outcome
-  opened[transfer_id], closed[transfer_id] = nil, true
+  closed[transfer_id] = not (opened[transfer_id] and fresh[transfer_id]) or nil
+  opened[transfer_id] = nil
 end
 
 -- Who closes a ticket is its owner, or a reaper that has taken it out of `owned` before.

@@ -3,13 +3,14 @@
 import pytest
 
 from router.contract.errors import StaleAttempt
-from router.contract.ids import Attempt, InstanceId, RequestId, TransferId, transfer_id_of
-from router.contract.instance import Load
-from router.contract.ledger import Arrived, Closed, Noted, Outcome
-from router.contract.rendezvous import Arrival, JoinEffect, JoinState
+from router.contract.ids import Attempt, Epoch, InstanceId, RequestId, TransferId, transfer_id_of
+from router.contract.instance import Load, Mode
+from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
+from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 from router.store.connection import connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger, Walked
+from router.store.recovery import Recovery
 from tests.support.fleets import an_instance
 from tests.support.redis_cluster import three_nodes
 
@@ -23,6 +24,7 @@ async def test_fleet_and_ledger_work_on_three_nodes() -> None:
         client = connect(url)
         await use_fleet(FleetStore(client))
         await use_ledger(Ledger(client, "tandem", "router-a"))
+        await use_recovery(Recovery(client), Ledger(client, "tandem", "router-b"))
         sizes = await client.dbsize(target_nodes="primaries")
         await client.aclose()
     assert sizes > 40
@@ -54,4 +56,20 @@ async def use_ledger(ledger: Ledger) -> None:
     assert matched == Walked(JoinState.MATCHED, (JoinEffect.WRITE,))
     with pytest.raises(StaleAttempt):
         await ledger.arrive(Arrived(TransferId("req-7.1"), Arrival.PREFILLED))
+    assert await ledger.open_tickets() == 0
+
+
+async def use_recovery(recovery: Recovery, ledger: Ledger) -> None:
+    await recovery.renew("router-b", 0.0)
+    assert (await recovery.renew("router-a", 10.0)).left_s.keys() == {"router-a", "router-b"}
+    opened = [RequestId(f"req-{number}") for number in range(100, 120)]
+    for request_id in opened:
+        epochs = (Epoch(1), InstanceId("d0"), Epoch(2))
+        ledger.post(Opened(Ticket(request_id, Attempt(1), Mode.PUSH, P0, *epochs, 30.0, "router-b")))
+    await ledger.flush()
+    claims = await recovery.claim({"router-b"})
+    assert {one.transfer_id for one in claims.tickets} == {transfer_id_of(name, Attempt(1)) for name in opened}
+    for one in claims.tickets:
+        ledger.post(Closed(one.transfer_id, Outcome.ABANDONED, "owner_gone"))
+    await ledger.flush()
     assert await ledger.open_tickets() == 0

@@ -52,6 +52,13 @@ def test_a_lease_that_the_store_has_lost_is_not_one_that_has_ended():
     assert owners.gone(39.0) == frozenset(), "what was missing before does not count"
 
 
+def test_a_lease_that_comes_back_at_the_last_moment_counts_at_once():
+    owners = settled({"a": 5.0})
+    owners.find({"late"}, 0.0)
+    owners.see({"a": 5.0, "late": 10.0})
+    assert owners.gone(10.1) == frozenset()
+
+
 def test_the_next_look_is_when_the_next_lease_ends():
     assert settled({"a": -1.0, "b": 2.5, "c": 7.0}).next_end_s() == 2.5
     assert settled({"a": -1.0}).next_end_s() == 10.0
