@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from asyncio import Task
 from dataclasses import dataclass
 
 from engine_shim.core.fates import Address, FateClocks, FateDesk
-from engine_shim.core.prefill_effects import Walked
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver import Driver
 from engine_shim.driver.driver import Bench
-from engine_shim.driver.hand_over import Desks
+from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Caller, PeerCard
 from engine_shim.driver.membership import Beat, Membership
 from engine_shim.driver.peers import Peers
@@ -25,14 +25,20 @@ from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.writer import FabricEvent, WriterThread
 from engine_shim.settings import ShimSettings
+from router.contract.errors import StoreDown
 from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVOrder
-from router.contract.ledger import Arrived
+from router.contract.ledger import Arrived, Entry, Noted
 from router.contract.seal import Seal
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
+
+log = logging.getLogger("tandem.shim")
+
+STORE_WAIT_S = 10.0
+"""A start gives a store that does not answer so long to come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     store = FleetStore(redis, settings.namespace) if redis is not None else None
     host = settings.advertise_host or settings.host
     instance_id = InstanceId(settings.instance_id or f"{settings.role}-{host}-{port}")
-    epoch = await store.claim_epoch(instance_id) if store is not None else Epoch(time.time_ns() // 1_000_000)
+    epoch = await _claim_epoch(store, instance_id)
     engine_id = engine_id_of(instance_id, epoch)
     ledger = Ledger(redis, settings.namespace, engine_id) if redis is not None else None
 
@@ -114,6 +120,21 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     if store is not None:
         membership = Membership(store, driver, Beat(settings.heartbeat_every_s, settings.fleet_lease_for_s))
     return Kitchen(driver, membership, ledger, flushing, redis)
+
+
+async def _claim_epoch(store: FleetStore | None, instance_id: InstanceId) -> Epoch:
+    """This start's epoch. A store that is just failing over is waited for. Raises StoreDown."""
+    if store is None:
+        return Epoch(time.time_ns() // 1_000_000)
+    ends_at = time.monotonic() + STORE_WAIT_S
+    while True:
+        try:
+            return await store.claim_epoch(instance_id)
+        except StoreDown as error:
+            if time.monotonic() > ends_at:
+                raise
+            log.warning("%s Trying again.", error.message)
+            await asyncio.sleep(0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +175,9 @@ async def _open_desks(
         seal=seal,
         prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
         decode=SeatDesk(start.engine_id, DecodeClocks(settings.kv_wait_for_s)),
-        on_walked=lambda walked: _post(ledger, walked),
+        on_walked=lambda walked: _post(ledger, Arrived(walked.transfer_id, walked.arrival, walked.note)),
+        kv_failure=KVFailure(settings.kv_failure),
+        on_recompute=lambda transfer_id, error: _post(ledger, Noted(transfer_id, "recompute", error.code)),
     )
 
 
@@ -204,6 +227,6 @@ def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _post(ledger: Ledger | None, walked: Walked) -> None:
+def _post(ledger: Ledger | None, entry: Entry) -> None:
     if ledger is not None:
-        ledger.post(Arrived(walked.transfer_id, walked.arrival, walked.note))
+        ledger.post(entry)

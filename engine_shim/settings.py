@@ -59,6 +59,9 @@ class ShimSettings:
     kv_wait_for_s: float = _setting(
         120.0, "seconds that decode waits for KV after it has registered, prefill's queue and computing included"
     )
+    kv_failure: str = _setting(
+        "fail", "when KV does not come: fail the request, or recompute its prompt on decode", ["fail", "recompute"]
+    )
     request_for_s: float = _setting(600.0, "longest life of a request, seconds")
     fleet_lease_for_s: float = _setting(5.0, "seconds without a heartbeat after which the instance is out of the fleet")
     heartbeat_every_s: float = _setting(1.0, "seconds between heartbeats")

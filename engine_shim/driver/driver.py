@@ -217,6 +217,7 @@ class Driver:
 
     def _engine_calls(self) -> EngineCalls:
         return EngineCalls(
+            recompute=lambda transfer_id: self._engine.recompute(decode_seq(transfer_id)),
             unpin_prefill=lambda transfer_id: self._engine.unpin(prefill_seq(transfer_id)),
             unpin_decode=lambda transfer_id: self._engine.unpin(decode_seq(transfer_id)),
             kv_ready=lambda transfer_id: self._engine.kv_ready(decode_seq(transfer_id)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from time import monotonic
 
 from engine_shim.core.fates import Fate
@@ -24,6 +25,15 @@ from router.contract.seal import Seal
 from router.contract.tags import Tag
 
 
+class KVFailure(StrEnum):
+    """What becomes of a decode request whose KV cache does not come."""
+
+    FAIL = "fail"
+    """It fails at once, so that the router can try another pair."""
+    RECOMPUTE = "recompute"
+    """Decode computes the prompt itself, at the cost of those who decode beside it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desks:
     """The parts that a HandOver works with; made by `build`."""
@@ -35,12 +45,17 @@ class Desks:
     decode: SeatDesk
     on_walked: Callable[[Walked], None]
     """A Rendezvous has moved; for the ledger."""
+    kv_failure: KVFailure = KVFailure.FAIL
+    on_recompute: Callable[[TransferId, TandemError], None] = lambda _transfer_id, _error: None
+    """A prompt is computed on decode because its KV cache did not come; for the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCalls:
     """What the two sides ask of the engine."""
 
+    recompute: Callable[[TransferId], None]
+    """Decode computes this prompt itself."""
     unpin_prefill: Callable[[TransferId], None]
     unpin_decode: Callable[[TransferId], None]
     kv_ready: Callable[[TransferId], None]
@@ -56,6 +71,10 @@ class HandOver:
         self._writer = desks.writer
         self._mail = Mail(desks.peers.card.engine_id, desks.seal, desks.writer)
         self._expected = False
+        self._engine = engine
+        self._kv_failure, self._on_recompute = desks.kv_failure, desks.on_recompute
+        self.num_recomputed = 0
+        """Prompts that were computed on decode because their KV cache did not come."""
         self.prefill = PrefillSide(
             desks.prefill,
             PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, desks.on_walked, monotonic),
@@ -68,7 +87,7 @@ class HandOver:
                 self._mail,
                 engine.kv_ready,
                 engine.unpin_decode,
-                engine.fail_decode,
+                self._on_kv_failure,
                 monotonic,
             ),
         )
@@ -88,7 +107,7 @@ class HandOver:
     def counts(self) -> dict[str, int]:
         """What has gone wrong between this engine and others so far, by name."""
         refused = {f"notice_{reason}": count for reason, count in self._mail.refused.items()}
-        return {**self.peers.counts, **refused, "faults": self.prefill.desk.faults}
+        return {**self.peers.counts, **refused, "faults": self.prefill.desk.faults, "recomputed": self.num_recomputed}
 
     def on_fabric_event(self, event: FabricEvent) -> None:
         """What the writer thread saw."""
@@ -139,6 +158,14 @@ class HandOver:
                 self.decode.on_notice(notice)
             case notice:
                 self.prefill.on_notice(notice)
+
+    def _on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
+        if self._kv_failure is KVFailure.FAIL:
+            self._engine.fail_decode(transfer_id, error)
+            return
+        self.num_recomputed += 1
+        self._engine.recompute(transfer_id)
+        self._on_recompute(transfer_id, error)
 
     def _on_died(self, engine_id: EngineId) -> None:
         self.prefill.on_peer_dead(engine_id)

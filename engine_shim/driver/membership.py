@@ -42,8 +42,11 @@ class Membership:
         self._down = False
 
     async def join(self) -> None:
-        """The instance is in the fleet. Raises StoreDown."""
-        await self._store.register(self._driver.instance, self._beat.lease_for_s)
+        """The instance is in the fleet, or will be as soon as the store answers."""
+        try:
+            await self._store.register(self._driver.instance, self._beat.lease_for_s)
+        except StoreDown as error:
+            log.warning("%s The instance joins the fleet when it is back.", error.message)
         self._task = asyncio.create_task(self._run())
 
     async def leave(self) -> None:

@@ -203,6 +203,10 @@ class Engine(Protocol):
     def kv_ready(self, seq_id: str) -> None:
         """The Seats of a parked sequence hold the wanted KV; it runs from the next step on."""
 
+    def recompute(self, seq_id: str) -> None:
+        """A sequence that waits for KV computes its prompt here instead, in blocks of its own. Seats that were reserved
+        for it stay pinned until `unpin`, since somebody may still write them; a sequence that does not wait goes on."""
+
     def unpin(self, seq_id: str) -> None:
         """Nobody reads or writes this sequence's pinned blocks any more."""
 

@@ -71,6 +71,10 @@ class EngineThread:
         """See Engine.kv_ready."""
         self._inbox.put(lambda engine: engine.kv_ready(seq_id))
 
+    def recompute(self, seq_id: str) -> None:
+        """See Engine.recompute."""
+        self._inbox.put(lambda engine: engine.recompute(seq_id))
+
     def unpin(self, seq_id: str) -> None:
         """See Engine.unpin."""
         self._inbox.put(lambda engine: engine.unpin(seq_id))

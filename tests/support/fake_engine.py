@@ -7,7 +7,7 @@ prompt, then counts up. A RECEIVE sequence checks each wanted byte of its seats 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine_shim.engine.port import (
     EngineEvent,
@@ -43,6 +43,8 @@ class FakeEngine:
     """First tokens whose sequences fail in the engine."""
     sequences: dict[str, FakeSequence] = field(default_factory=dict)
     pins: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    quarantine: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Seats of sequences that compute for themselves."""
     broken: bool = False
     mismatches: int = 0
 
@@ -73,7 +75,17 @@ class FakeEngine:
         self.pins.pop(seq_id)
         sequence.parked = False
 
+    def recompute(self, seq_id: str) -> None:
+        sequence = self.sequences.get(seq_id)
+        if sequence is None or (sequence.blocks and not sequence.parked):
+            return
+        # The old seats leave with the pin; the new sequence takes blocks like any other.
+        self.quarantine[seq_id] = self.pins.pop(seq_id, ())
+        sequence.request = replace(sequence.request, purpose=Purpose.GENERATE)
+        sequence.blocks, sequence.parked = (), False
+
     def unpin(self, seq_id: str) -> None:
+        self.free += self.quarantine.pop(seq_id, ())
         blocks = self.pins.pop(seq_id, ())
         if seq_id not in self.sequences:
             self.free += blocks
@@ -91,8 +103,11 @@ class FakeEngine:
         return events
 
     def load(self) -> EngineLoad:
-        held = sum(len(blocks) for blocks in self.pins.values())
-        quarantined = sum(len(b) for s, b in self.pins.items() if s not in self.sequences and s.startswith("decode"))
+        given_up = sum(len(blocks) for blocks in self.quarantine.values())
+        held = sum(len(blocks) for blocks in self.pins.values()) + given_up
+        quarantined = given_up + sum(
+            len(b) for s, b in self.pins.items() if s not in self.sequences and s.startswith("decode")
+        )
         running = sum(not s.parked for s in self.sequences.values())
         parked = len(self.sequences) - running
         return EngineLoad(running, 0, parked, 0, len(self.free), self.layout.num_blocks, held, quarantined, 0, 0, 0)

@@ -12,7 +12,7 @@ from engine_shim.core.prefill_effects import Walked
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver.driver import Bench, Driver
-from engine_shim.driver.hand_over import Desks
+from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import SamplingParams, SequenceRequest
@@ -47,6 +47,8 @@ class Site:
     network: LoopbackNetwork = field(default_factory=LoopbackNetwork)
     drivers: dict[str, Driver] = field(default_factory=dict)
     walked: list[Walked] = field(default_factory=list)
+    kv_failure: KVFailure = KVFailure.FAIL
+    recomputed: list[tuple[TransferId, str]] = field(default_factory=list)
     calls: dict[str, Call] = field(default_factory=dict)
     """What a call to this engine brings, where it is not answered."""
 
@@ -71,6 +73,8 @@ class Site:
             PrefillDesk(clocks.prefill),
             SeatDesk(engine_id, clocks.decode),
             self.walked.append,
+            self.kv_failure,
+            lambda transfer_id, error: self.recomputed.append((transfer_id, error.code)),
         )
         kv = KVIdentity(engine_id, "127.0.0.1", 1, engine.layout, "same", (Mode.PUSH, Mode.PULL, Mode.LOCAL))
         instance = Instance(instance_id, role, epoch, "http://127.0.0.1:1", "fake", 4096, kv)

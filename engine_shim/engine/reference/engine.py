@@ -120,6 +120,12 @@ class ReferenceEngine:
         if seq_id in self._scheduler.parked and self._pins.drop(seq_id):
             self._scheduler.ready(self._live[seq_id])
 
+    def recompute(self, seq_id: str) -> None:
+        """See Engine.recompute."""
+        sequence = self._live.get(seq_id)
+        if sequence is not None and self._scheduler.recompute(sequence):
+            self._pins.quarantine(seq_id)
+
     def unpin(self, seq_id: str) -> None:
         """See Engine.unpin."""
         self._pins.drop(seq_id)

@@ -22,6 +22,8 @@ class Pins:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._pins: dict[str, _Pin] = {}
+        self._quarantined: set[str] = set()
+        """Pins whose sequences live and have other blocks."""
 
     def __contains__(self, seq_id: str) -> bool:
         return seq_id in self._pins
@@ -34,11 +36,21 @@ class Pins:
     def drop(self, seq_id: str) -> bool:
         """`seq_id` has no pin; True when it had one."""
         pin = self._pins.pop(seq_id, None)
+        self._quarantined.discard(seq_id)
         if pin is not None:
             self._pool.unpin(pin.table)
         return pin is not None
 
+    def quarantine(self, seq_id: str) -> None:
+        """The sequence uses its pinned blocks no more, though others may still write them."""
+        if seq_id in self._pins:
+            self._quarantined.add(seq_id)
+
     def num_quarantined(self, live: Container[str]) -> int:
-        """Distinct blocks that are pinned as Seats of sequences that are not `live`."""
-        ended = [p.table for seq_id, p in self._pins.items() if p.purpose is Purpose.RECEIVE and seq_id not in live]
-        return len({block for table in ended for block in table})
+        """Distinct blocks that are pinned as Seats of sequences that are not `live` or have other blocks."""
+        given_up = [
+            pin.table
+            for seq_id, pin in self._pins.items()
+            if pin.purpose is Purpose.RECEIVE and (seq_id not in live or seq_id in self._quarantined)
+        ]
+        return len({block for table in given_up for block in table})

@@ -92,6 +92,17 @@ class Scheduler:
         self.remember(sequence)
         self._run(sequence)
 
+    def recompute(self, sequence: Sequence) -> bool:
+        """`sequence` waits to compute its prompt itself; False when it has its KV already. A pin stays."""
+        if sequence.state is State.PARKED:
+            self._requeue(sequence)
+            self.waiting.append(sequence)
+        elif sequence.state is not State.WAITING or not sequence.is_receiving:
+            return False
+        sequence.computes_prompt = True
+        sequence.num_cached_tokens = None
+        return True
+
     def remember(self, sequence: Sequence) -> None:
         """The prefix cache knows every block that the sequence has filled."""
         num_full = sequence.num_computed // self._limits.block_tokens
@@ -135,14 +146,18 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        self._requeue(sequence)
+        self.waiting.appendleft(sequence)
+        self.num_preemptions += 1
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """`sequence` owns no blocks and is about to wait."""
         self._leave(sequence)
         self._pool.release(sequence.table)
         sequence.table = []
         sequence.num_computed = 0
         sequence.num_remembered_blocks = 0
         sequence.state = State.WAITING
-        self.waiting.appendleft(sequence)
-        self.num_preemptions += 1
 
     def _admit(self, batch: Schedule, budget: int) -> None:
         while self.waiting and self._blocks_at_hand(self.waiting[0]):

@@ -41,6 +41,8 @@ class Sequence:
         self.num_remembered_blocks = 0
         self.names = names
         self.text = text
+        self.computes_prompt = request.purpose is not Purpose.RECEIVE
+        """False while the prompt's KV is to come from outside."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache or received, as of the first admission."""
         self.output_counts: dict[int, int] = {}
@@ -60,7 +62,7 @@ class Sequence:
     @property
     def is_receiving(self) -> bool:
         """True while the prompt's KV is to come from outside: not for a sequence that was preempted after it came."""
-        return self.purpose is Purpose.RECEIVE and self.num_cached_tokens is None
+        return not self.computes_prompt and self.num_cached_tokens is None
 
     @property
     def wants_prompt_logprobs(self) -> bool:

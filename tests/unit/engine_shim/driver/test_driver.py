@@ -11,7 +11,7 @@ from engine_shim.core.fates import Call, FateClocks
 from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.core.seats import DecodeClocks
 from engine_shim.driver.driver import TICK_S, Driver
-from engine_shim.driver.hand_over import HandOver
+from engine_shim.driver.hand_over import HandOver, KVFailure
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import NoticeCame
 from router.contract.errors import (
@@ -312,6 +312,24 @@ async def test_proof_of_prefills_death_fails_the_request_at_once_and_frees_its_s
     assert pair.d.load().held_blocks == 4, "what lay in buffers may still land"
     await until(lambda: quiet(pair.decode, pair.d))
     await pair.site.aclose()
+
+
+async def test_by_policy_a_prompt_whose_kv_does_not_come_is_computed_on_decode() -> None:
+    clocks = Clocks(PrefillClocks(seat_wait_for_s=9.0), DecodeClocks(kv_wait_for_s=0.3))
+    site = Site(kv_failure=KVFailure.RECOMPUTE)
+    p, d = FakeEngine(small_layout()), FakeEngine(small_layout())
+    pair = Pair(site, await site.open(Role.PREFILL, p, clocks), await site.open(Role.DECODE, d, clocks), p, d)
+    assert await pair.decode_leg("never", PROMPT, Mode.PUSH) == [sum(PROMPT) + k for k in range(3)]
+    assert hand_over(pair.decode).counts()["recomputed"] == 1
+    assert [code for _, code in site.recomputed] == ["kv_wait_timeout"]
+    await until(pair.is_quiet)
+    pair.p.fail_prompts = frozenset({PROMPT[0]})
+    reading = asyncio.create_task(pair.decode_leg("failed", PROMPT, Mode.PUSH))
+    with pytest.raises(EngineDown):
+        await pair.prefill_leg("failed", PROMPT)
+    assert await reading == [sum(PROMPT) + k for k in range(3)]
+    await until(pair.is_quiet)
+    await site.aclose()
 
 
 async def test_an_engine_that_leaves_says_so_and_nobody_waits_for_it(plain: Pair) -> None:

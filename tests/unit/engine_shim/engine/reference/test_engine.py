@@ -120,6 +120,46 @@ def test_a_parked_sequence_is_no_work_and_its_abort_leaves_the_seats_in_quaranti
     assert engine.load().held_blocks == 0
 
 
+@pytest.mark.parametrize("parked", [True, False], ids=["parked", "queued"])
+def test_a_sequence_that_recomputes_gives_equal_tokens_and_leaves_its_seats_pinned(monolithic, parked):
+    engine = tiny_engine(block_tokens=8, num_blocks=24)
+    prompt = prompt_of(33, seed=4)
+    engine.add(ask("d", prompt, purpose=Purpose.RECEIVE))
+    seats = only(engine.step(), Seated).seats if parked else ()
+    engine.recompute("d")
+    assert engine.has_work()
+    events = drain(engine)
+    assert tokens_of(events, "d") == monolithic(prompt)
+    assert next(event for event in events if isinstance(event, TokensOut)).num_cached_tokens == 0
+    load = engine.load()
+    assert (load.held_blocks, load.quarantined_blocks) == (len(seats), len(seats))
+    engine.unpin("d")
+    assert engine.load().free_blocks == engine.load().total_blocks
+
+
+def test_seats_of_a_sequence_that_recomputes_are_given_to_nobody_and_late_kv_is_not_used(monolithic):
+    engine = tiny_engine(block_tokens=8, num_blocks=24)
+    prompt = prompt_of(33, seed=4)
+    engine.add(ask("d", prompt, purpose=Purpose.RECEIVE))
+    seats = set(only(engine.step(), Seated).seats)
+    engine.recompute("d")
+    assert engine.load().quarantined_blocks == len(seats)
+    engine.step()
+    assert not seats & set(engine._live["d"].table)
+    engine.kv_ready("d")
+    assert tokens_of(drain(engine), "d") == monolithic(prompt)[1:]
+
+
+def test_a_sequence_that_has_its_kv_does_not_recompute(monolithic):
+    engine = tiny_engine()
+    prompt = prompt_of(20, seed=4)
+    engine.add(ask("g", prompt))
+    first = engine.step()
+    engine.recompute("g")
+    assert tokens_of(first + drain(engine), "g") == monolithic(prompt)
+    engine.recompute("nobody")
+
+
 def test_received_blocks_enter_the_prefix_cache_only_when_they_are_ready(monolithic):
     prompt = prompt_of(40)
     source, sink = tiny_engine(), tiny_engine()
