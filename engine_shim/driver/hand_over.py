@@ -56,6 +56,8 @@ class HandOver:
         self._writer = desks.writer
         self._mail = Mail(desks.peers.card.engine_id, desks.seal, desks.writer)
         self._expected = False
+        self.num_lent = 0
+        """Scratch seats that a peer may write in a self-test."""
         self.prefill = PrefillSide(
             desks.prefill,
             PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, desks.on_walked, monotonic),
@@ -109,8 +111,8 @@ class HandOver:
         self.expect()
 
     def expect(self) -> None:
-        """The writer polls quickly while any Rendezvous is open."""
-        expected = self.num_open_tickets > 0
+        """The writer polls quickly while any Rendezvous is open or scratch is lent."""
+        expected = self.num_open_tickets > 0 or self.num_lent > 0
         if expected is not self._expected:
             self._expected = expected
             self._writer.tell(Expect(int(expected)))
