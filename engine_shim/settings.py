@@ -9,6 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,28 @@ class ShimSettings:
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
         check_key(self.deployment_key, self.host)
+        _check_advertised(self.host, self.advertise_host)
         if not 0 <= self.port < 65536:
             raise BadSettings(f"--port must be 0 to 65535, not {self.port}.")
+
+
+def _check_advertised(host: str, advertise_host: str) -> None:
+    """Who listens beyond this machine tells others an address that they can call. Raises BadSettings."""
+    told = advertise_host or host
+    if _reaches(told) == "everywhere" or (_reaches(host) != "here" and _reaches(told) == "here"):
+        raise BadSettings(
+            f"Listening on {host}, this instance would tell others to call {told}, where they cannot reach it; "
+            "set --advertise-host to this machine's own address (in a pod: status.podIP)."
+        )
+
+
+def _reaches(host: str) -> str:
+    """`here` for loopback, `everywhere` for the wildcard address, else `there`; names but localhost are `there`."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "here" if host == "localhost" else "there"
+    return "here" if address.is_loopback else "everywhere" if address.is_unspecified else "there"
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> ShimSettings:

@@ -131,6 +131,7 @@ def _gauges(parts: Parts) -> list[Metric]:
             [((role,), float(count)) for role, count in in_flight.items()],
             ("role",),
         ),
+        counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         gauge("tandem_instances", "Live instances", [((), float(len(members)))]),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
@@ -142,7 +143,7 @@ def _gauges(parts: Parts) -> list[Metric]:
 def _recovery_metrics(reaper: Reaper) -> list[Metric]:
     return [
         counters("tandem_reaped_tickets", "Tickets ended for others, by reason", "reason", reaper.reaped),
-        counters("tandem_reaper_calls", "Engines told that an attempt is over", "result", reaper.calls),
+        counters("tandem_reaper_calls", "The same for attempts of others", "result", reaper.calls),
         gauge("tandem_orphaned_tickets", "Tickets claimed here and not ended yet", [((), float(reaper.held))]),
     ]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from engine_shim.driver.hand_over import Desks, EngineCalls, HandOver
 from engine_shim.driver.running import Running, decode_seq, prefill_seq, transfer_of
+from engine_shim.driver.self_test import SelfTest
 from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import (
     Engine,
@@ -67,6 +68,9 @@ class Driver:
         self._engine = EngineThread(bench.engine, loop, self.on_engine_events, self._on_down)
         self._desks = bench.desks
         self.hand_over = None if bench.desks is None else HandOver(bench.desks, self._engine_calls())
+        self.self_test: SelfTest | None = None
+        if self.hand_over is not None and bench.desks is not None:
+            self.self_test = SelfTest(bench.engine, self._engine, self.hand_over, bench.desks.seal)
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,6 +87,8 @@ class Driver:
         self._running.fail_all(Draining("This instance is shutting down; retry on another."))
         if self._ticking is not None:
             self._ticking.cancel()
+        if self.self_test is not None:
+            await self.self_test.aclose()
         await asyncio.to_thread(self._engine.stop)
         if self.hand_over is not None and self._desks is not None:
             self.hand_over.say_left()
@@ -158,7 +164,8 @@ class Driver:
                 case Prefilled():
                     self._on_prefilled(event)
                 case Seated(seq_id):
-                    if self.hand_over is not None:
+                    is_scratch = self.self_test is not None and self.self_test.on_seated(event)
+                    if self.hand_over is not None and not is_scratch:
                         self.hand_over.decode.on_seated(transfer_of(seq_id), event)
                 case SequenceFailed(seq_id, error):
                     self._running.fail(seq_id, error)

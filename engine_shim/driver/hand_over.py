@@ -75,6 +75,8 @@ class HandOver:
         self._kv_failure, self._on_recompute = desks.kv_failure, desks.on_recompute
         self.num_recomputed = 0
         """Prompts that were computed on decode because their KV cache did not come."""
+        self.num_lent = 0
+        """Scratch seats that a peer may write in a self-test."""
         self.prefill = PrefillSide(
             desks.prefill,
             PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, desks.on_walked, monotonic),
@@ -128,8 +130,8 @@ class HandOver:
         self.expect()
 
     def expect(self) -> None:
-        """The writer polls quickly while any Rendezvous is open."""
-        expected = self.num_open_tickets > 0
+        """The writer polls quickly while any Rendezvous is open or scratch is lent."""
+        expected = self.num_open_tickets > 0 or self.num_lent > 0
         if expected is not self._expected:
             self._expected = expected
             self._writer.tell(Expect(int(expected)))

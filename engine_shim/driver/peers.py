@@ -80,6 +80,10 @@ class Peers:
         """Everyone who can be reached."""
         return tuple(self._known)
 
+    def fate_of(self, engine_id: EngineId) -> Fate | None:
+        """What has become of this peer; None when nobody has met it."""
+        return self._fates.fate_of(engine_id)
+
     def is_buried(self, engine_id: EngineId) -> bool:
         """Its process has ended; what it says comes too late."""
         return self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)

@@ -14,6 +14,7 @@ from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.driver.handshake import PEER_PATH, check_question, read_card, seal_answer
 from engine_shim.serve.http_body import read_body
+from engine_shim.serve.self_test import self_test_routes
 from router.contract.errors import BadRequest, Unauthorized
 from router.contract.ids import EngineId, TransferId
 from router.contract.seal import CANCEL, FENCE, NONCE_HEADER, SEAL_HEADER, Seal
@@ -34,7 +35,7 @@ class _Fence(msgspec.Struct):
 
 
 def side_channel(driver: Driver, seal: Seal) -> APIRouter:
-    """Routes `POST /kv/peer`, `GET /kv/instance`, `POST /kv/cancel`, `POST /kv/fence`."""
+    """Routes `POST /kv/peer`, `GET /kv/instance`, `POST /kv/cancel`, `POST /kv/fence`, and the self-test's."""
     router = APIRouter(include_in_schema=False)
 
     @router.post(PEER_PATH)
@@ -64,6 +65,8 @@ def side_channel(driver: Driver, seal: Seal) -> APIRouter:
         _hand_over(driver).peers.on_death(EngineId(wanted.engine_id), "fenced")
         return Response(msgspec.json.encode({"engine_id": wanted.engine_id}), media_type=JSON)
 
+    if driver.self_test is not None:
+        router.include_router(self_test_routes(driver.self_test, seal))
     return router
 
 

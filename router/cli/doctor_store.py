@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from router.cli.doctor_findings import Report
 from router.contract.errors import StoreDown
+from router.store import keys
 from router.store.connection import StoreClient, connect, shown, store_errors
 from router.store.fleet import FleetRecord, FleetStore
 
@@ -25,6 +26,7 @@ async def check_store(report: Report, url: str, namespace: str) -> Sequence[Flee
             if isinstance(client, Redis):
                 await _check_server(report, client)
             await _check_clock(report, client)
+            await client.set(keys.doctor(namespace), b"", px=1000)
         fleet = FleetStore(client, namespace)
         records = await fleet.snapshot()
     except StoreDown as error:

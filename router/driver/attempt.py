@@ -113,8 +113,8 @@ class Attempt:
         kv = member.instance.kv
         if kv is not None and kv.takes_back:
             pool = self._router.pool(member.instance.url)
-            seal = self._router.conduct.seal
-            TakeBack(pool).send(take_back_request(pool, self._transfer_id, b"taken_back", seal))
+            request = take_back_request(pool, self._transfer_id, b"taken_back", self._router.conduct.seal)
+            TakeBack(pool, self._router.count_take_back).send(request)
 
     def close(self, *, fetched: bool) -> None:
         """Nothing of this attempt is on its way any more, but for a prefill that was left.

@@ -23,7 +23,7 @@ from router.contract.ledger import OpenTicket
 from router.core.recovery import Owners, closing, reason_of, whom_to_tell
 from router.driver.ports import LedgerPort
 from router.driver.router import Router
-from router.legs.take_back import TakeBack, take_back_request
+from router.legs.take_back import TakeBack, result_of, take_back_request
 
 LOG = logging.getLogger("tandem.router")
 
@@ -87,7 +87,7 @@ class Reaper:
         self.reaped: Counter[str] = Counter()
         """Tickets that were closed here, by reason."""
         self.calls: Counter[str] = Counter()
-        """Engines that were told, and that could not be: `told`, `failed`."""
+        """Engines that were called, by what came of it."""
         self.held = 0
         """Tickets that were claimed here and are not closed yet: an engine is being told, or could not be."""
 
@@ -186,16 +186,16 @@ class Reaper:
         untold = set(ids)
         for start in range(0, len(ids), CALLS_AT_ONCE):
             some = ids[start : start + CALLS_AT_ONCE]
-            heard = await asyncio.gather(*(self._call(url, transfer_id, reasons[transfer_id]) for transfer_id in some))
-            untold.difference_update(transfer_id for transfer_id, told in zip(some, heard, strict=True) if told)
-            self.calls["told"] += sum(heard)
-            self.calls["failed"] += len(heard) - sum(heard)
-            if not all(heard):
+            results = await asyncio.gather(*(self._call(url, one, reasons[one]) for one in some))
+            self.calls.update(results)
+            untold.difference_update(one for one, result in zip(some, results, strict=True) if result == "told")
+            if set(results) != {"told"}:
+                LOG.warning("%s cannot be told that %d attempts are over: %s", url, len(untold), dict(Counter(results)))
                 break
         return untold
 
-    async def _call(self, url: str, transfer_id: TransferId, reason: str) -> bool:
-        """True when the engine has said that it holds nothing of this attempt any more, or soon will not."""
+    async def _call(self, url: str, transfer_id: TransferId, reason: str) -> str:
+        """What came of telling the engine that this attempt is over."""
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         pool = self._router.pool(url)
 
@@ -207,9 +207,9 @@ class Reaper:
         call.send(take_back_request(pool, transfer_id.encode(), reason.encode(), self._router.conduct.seal))
         try:
             async with asyncio.timeout(CALL_S):
-                return 200 <= await ended < 300
+                return result_of(await ended)
         except TimeoutError:
-            return False
+            return result_of(0)
         finally:
             if not call.ended:
                 call.cancel()

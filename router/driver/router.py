@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -23,6 +24,7 @@ from router.driver.leftover import Leftover
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Due, Sweep
 from router.legs.pool import LegPool, PoolLimits
+from router.legs.take_back import result_of
 
 LAST_WORDS_S = 1.0
 _POLL_S = 0.005
@@ -63,6 +65,8 @@ class Router:
         self.idle: set[Due] = set()
         """Client connections that wait for a request."""
         self.sweep = Sweep((self.live, self.leftovers, self.idle))
+        self.take_backs: Counter[str] = Counter()
+        """Engines that were called because an attempt of ours ended early, by what came of it."""
         self.clerk: Clerk
         self._pools: dict[str, LegPool] = {}
         self._turn = 0
@@ -92,6 +96,10 @@ class Router:
         self.live.discard(exchange)
         self.admission.release(exchange.intake.prompt_tokens)
         self.clerk.put(exchange)
+
+    def count_take_back(self, status: int) -> None:
+        """A call that takes an attempt back has ended with this HTTP status, or with 0 for none."""
+        self.take_backs[result_of(status)] += 1
 
     def reopen(self) -> None:
         """The tickets of all running requests will be in the ledger, which has lost them."""

@@ -24,8 +24,11 @@ OnEnd = Callable[[int], None]
 """Called once with the HTTP status of the whole answer, or 0 when there was none."""
 
 
-def _unheard(status: int) -> None:
-    """Nobody waits for the end."""
+def result_of(status: int) -> str:
+    """What came of a call: `told`; `refused`, most likely for another deployment key; or `failed`."""
+    if 200 <= status < 300:
+        return "told"
+    return "refused" if 400 <= status < 500 else "failed"
 
 
 class _Owner:
@@ -53,7 +56,7 @@ class TakeBack(Leg):
 
     side = Blame.PREFILL
 
-    def __init__(self, pool: LegPool, on_end: OnEnd = _unheard) -> None:
+    def __init__(self, pool: LegPool, on_end: OnEnd) -> None:
         super().__init__(_Owner(on_end), pool)
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:

@@ -68,3 +68,8 @@ def ledger_tickets(namespace: str, shard: int) -> str:
 def ledger_request(namespace: str, shard: int, request_id: RequestId) -> str:
     """Hash: where the Rendezvous of each attempt of a request stands, and the lines of its Story."""
     return f"{{{namespace}:ledger:{shard}}}:request:{request_id}"
+
+
+def doctor(namespace: str) -> str:
+    """String: what `tandem doctor` writes to see whether the store takes writes."""
+    return f"{{{namespace}:doctor}}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.chaos_hurts import Tormentor
 from tests.support.chaos_load import ChaosLoad, Verdict, cases
-from tests.support.chaos_report import ChaosReport, placements
+from tests.support.chaos_report import ChaosReport, placements, write_facts
 from tests.support.chaos_site import ChaosSite
 
 QUIET_WITHIN_S = 30.0
@@ -31,7 +31,7 @@ class ChaosPlan:
 
     requests: int = 400
     seed: int = 1
-    clients: int = 8
+    clients: int = 12
     per_s: float = 12.0
     every_s: float = 3.0
     """Between two hurts, on average."""
@@ -63,6 +63,7 @@ async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
         if not report.problems:
             await _serve_through_all(site, load, report)
         load.close()
+    write_facts(report, folder / "facts.jsonl")
     return report
 
 
@@ -102,7 +103,7 @@ def main() -> int:
     folder = options.pop("folder") or Path(tempfile.mkdtemp(prefix="tandem-chaos-"))
     report = asyncio.run(run_chaos(ChaosPlan(**options), folder))
     print(report.text())
-    print(f"Logs in {folder}/logs.")
+    print(f"Logs in {folder}/logs, every hurt and error in {folder}/facts.jsonl.")
     return 0 if report.is_good else 1
 
 

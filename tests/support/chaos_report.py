@@ -7,6 +7,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from tests.support.chaos_hurts import Inflicted
@@ -57,8 +58,15 @@ class ChaosReport:
         return (
             f"{len(tried)} requests in {self.seconds:.0f} s, {len(self.inflicted)} hurts; nothing held "
             f"{self.quiet_after_s:.1f} s after the last request; {len(self.pairs)} of 8 pairs and routers serve; "
-            f"{self.restarts} starts found no store and were made again."
+            f"{self.restarts} starts found no store and were made again; "
+            f"at most {self.longest_gap_s:.1f} s passed between two served answers."
         )
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest time in which no answer was served."""
+        ends = sorted(result.ended_at for result in self.results if result.verdict is Verdict.SERVED)
+        return max((later - earlier for earlier, later in pairwise(ends)), default=0.0)
 
     def _verdicts(self) -> str:
         rows = []
@@ -98,6 +106,19 @@ class ChaosReport:
         ]
         took = [result.ended_at - result.sent_at for result in errors]
         return f"Time to an error: p50 {_s(took, 50)}, p99 {_s(took, 99)}, longest {_s(took, 100)}.\n"
+
+
+def write_facts(report: ChaosReport, path: Path) -> None:
+    """Every hurt and every request that was not served, one JSON line each, by the time at which it ended."""
+    facts: list[tuple[float, dict[str, object]]] = []
+    for one in report.inflicted:
+        hurt = {"hurt": one.hurt.kind, "phase": one.hurt.phase, "victim": one.victim, "reached": one.reached}
+        facts.append((one.at, hurt | {"unix_at": one.unix_at, "well_after_s": one.well_after_s}))
+    for result in report.results:
+        if result.verdict not in (Verdict.SERVED, Verdict.UNREACHABLE):
+            told = {"verdict": result.verdict, "why": result.why, "id": result.request_id, "router": result.router}
+            facts.append((result.ended_at, told | {"took_s": result.ended_at - result.sent_at}))
+    path.write_text("".join(json.dumps({"at": at} | fact) + "\n" for at, fact in sorted(facts, key=lambda one: one[0])))
 
 
 def _s(values: Iterable[float], percent: float) -> str:

@@ -87,6 +87,28 @@ async def served(load: ChaosLoad) -> None:
     assert (result.verdict, result.why) == (Verdict.SERVED, "")
 
 
+async def test_b1_seats_of_an_aborted_request_stay_out_of_use_while_they_may_be_written(
+    site: ChaosSite, load: ChaosLoad
+) -> None:
+    (prefill,), (decode,), (router,) = site.of_role("prefill"), site.of_role("decode"), site.routers
+    for _ in range(5):
+        prefill.freeze()
+        try:
+            wire = await wire_to(router)
+            wire.send(ask(430))
+            await seen(site, decode, "parked_seqs", lambda parked: parked > 0, 10.0)
+            wire.cut()
+            await seen(site, decode, "quarantined_blocks", lambda blocks: blocks > 0, SOON_S)
+            await asyncio.sleep(0.3)
+            facts = await site.metrics(decode)
+            assert facts["quarantined_blocks"] == facts["held_blocks"] == 54
+            assert facts["free_blocks"] == facts["total_blocks"] - 54
+        finally:
+            prefill.thaw()
+        await seen(site, decode, "quarantined_blocks", lambda blocks: blocks == 0, 10.0)
+        await served(load)
+
+
 async def test_b5_prefill_is_let_go_when_the_client_leaves_before_decode_has_begun(
     site: ChaosSite, load: ChaosLoad
 ) -> None:

@@ -56,3 +56,34 @@ def test_bad_files_say_what_to_change(tmp_path: Path, name: str | None, content:
     with pytest.raises(BadSettings) as caught:
         read_settings(["--config", str(path)], {})
     assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise_host"),
+    [
+        ("0.0.0.0", ""),
+        ("0.0.0.0", "localhost"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", ""),
+        ("10.0.0.7", "0.0.0.0"),
+        ("127.0.0.1", "::"),
+    ],
+)
+def test_e5_an_address_that_nobody_can_call_is_refused_with_the_setting_to_change(host, advertise_host):
+    with pytest.raises(BadSettings, match="--advertise-host"):
+        ShimSettings(host=host, advertise_host=advertise_host, deployment_key="k" * 32)
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise_host"),
+    [
+        ("127.0.0.1", ""),
+        ("localhost", ""),
+        ("127.0.0.1", "127.0.0.2"),
+        ("0.0.0.0", "10.0.0.7"),
+        ("::", "p0.svc"),
+        ("10.0.0.7", ""),
+    ],
+)
+def test_e5_an_address_that_others_can_call_is_taken(host, advertise_host):
+    assert ShimSettings(host=host, advertise_host=advertise_host, deployment_key="k" * 32).host == host

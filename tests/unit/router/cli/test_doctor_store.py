@@ -44,8 +44,15 @@ async def test_a_store_that_refuses_writes_once_full_is_a_warning():
 async def test_a_replica_is_a_failure():
     with EmbeddedStore(arguments=("--replicaof", "127.0.0.1 1")) as store:
         report = Report()
-        await check_store(report, store.url, "tandem")
+        assert await check_store(report, store.url, "tandem") is None
     assert "read-only replica" in told(report, Level.FAILURE)
+
+
+async def test_a_store_that_is_full_is_a_failure():
+    with EmbeddedStore(max_memory_bytes=1, arguments=("--maxmemory-policy", "noeviction")) as store:
+        report = Report()
+        assert await check_store(report, store.url, "tandem") is None
+    assert "maxmemory" in told(report, Level.FAILURE)
 
 
 async def test_a_clock_that_differs_is_a_warning(redis_url, namespace, monkeypatch):

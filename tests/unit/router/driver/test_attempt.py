@@ -50,6 +50,9 @@ class Router:
     def pool(self, url):
         return self.pools.setdefault(url, Pool())
 
+    def count_take_back(self, status):
+        pass
+
 
 class Exchange:
     intake = Intake(Endpoint.CHAT, b'{"model":"m"}' + b" " * 387, "m", False, "")

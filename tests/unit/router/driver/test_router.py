@@ -123,3 +123,10 @@ async def test_closing_waits_for_last_words_but_not_for_ever(monkeypatch):
     made._pools = {"never": never}
     await made.aclose()
     assert never.closed
+
+
+def test_take_backs_are_counted_by_what_came_of_them():
+    made, _ = router()
+    for status in (200, 403, 0, 200):
+        made.count_take_back(status)
+    assert made.take_backs == {"told": 2, "refused": 1, "failed": 1}

@@ -1,9 +1,11 @@
 import json
 
+import pytest
+
 from router.contract.errors import Blame, LegBroken
 from router.contract.seal import CANCEL, Seal
 from router.legs.pool import LegPool, PoolLimits
-from router.legs.take_back import TakeBack, take_back_request
+from router.legs.take_back import TakeBack, result_of, take_back_request
 
 POOL = LegPool("http://h:1", PoolLimits())
 
@@ -33,8 +35,17 @@ def test_it_tells_once_how_it_ended():
     assert ends == [403, 0]
 
 
-def test_nobody_needs_to_hear_how_it_ended():
-    call = TakeBack(POOL)
-    call.on_answer(Line, b"", True)
-    call.owner.on_leg_failed(call, LegBroken("cut", side=Blame.PREFILL))
+def test_a_call_that_is_answered_as_no_leg_is():
+    ends = []
+    call = TakeBack(POOL, ends.append)
     call.owner.on_decode_bytes(call, b"", ended=True)
+    call.owner.on_leg_failed(call, LegBroken("cut", side=Blame.PREFILL))
+    assert ends == [0]
+
+
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [(200, "told"), (204, "told"), (403, "refused"), (404, "refused"), (500, "failed"), (0, "failed")],
+)
+def test_what_came_of_it(status, result):
+    assert result_of(status) == result
