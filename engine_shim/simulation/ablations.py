@@ -43,6 +43,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("late_refusal", _I.RIGHT_KV, "a tag of an older attempt or start does not count"),
         Safeguard("refuse_the_dead", _I.NOTHING_HELD, "a late notice of a dead peer is refused"),
         Safeguard("settle_after_death", _I.SEATS_SAFE, "what a dead peer had sent gets the time to land"),
+        Safeguard("settle_after_stopped", _I.SEATS_SAFE, "what a failed WRITE had sent gets the time to land"),
         Safeguard("death_needs_proof", _I.SEATS_SAFE, "a peer that cannot be reached is not taken for dead"),
         Safeguard("tombstones", _I.SEATS_SAFE, "prefill remembers a closed Rendezvous, so what is late starts nothing"),
         Safeguard("retry_needs_fresh_attempt", _I.WRITE_ONCE, "each retry has a transfer id of its own"),
@@ -71,6 +72,8 @@ def new_seat_desk(engine_id: EngineId, clocks: DecodeClocks, off: frozenset[str]
     """Decode's desk, less what is switched off."""
     if "kv_deadline" in off:
         clocks = replace(clocks, kv_wait_for_s=inf)
+    if "settle_after_stopped" in off:
+        clocks = replace(clocks, settle_for_s=0.0)
     for name, desk in _SEAT_DESKS.items():
         if name in off:
             return desk(engine_id, clocks)

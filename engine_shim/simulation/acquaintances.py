@@ -1,19 +1,24 @@
-"""Acquaintances: what one shim believes of its peers, and the calls by which it finds out.
-
-A transport error or the end of a lease proves nothing: the peer is LOST and called again until it answers or there is
-proof that its process is gone. Only then is it DEAD, and GONE when what it had sent has had the time to land.
-"""
+"""Acquaintances: the peers of one shim, with the real FateDesk; mirrors `engine_shim.driver.peers`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from engine_shim.core.fates import (
+    AccessEnded,
+    Address,
+    Call,
+    CallPeer,
+    Fate,
+    FateClocks,
+    FateDesk,
+    FateEffect,
+    PeerDied,
+)
 from engine_shim.simulation.messages import Hello
 from engine_shim.simulation.network import Connection, Ending
-from router.contract.errors import HandshakeFailed, TandemError
+from router.contract.errors import HandshakeFailed, PeerGone, TandemError
 from router.contract.ids import EngineId
 
 if TYPE_CHECKING:
@@ -22,152 +27,116 @@ if TYPE_CHECKING:
 OnMet = Callable[[TandemError | None], None]
 
 
-class Fate(StrEnum):
-    """What is known of a peer's process."""
-
-    STRANGE = "STRANGE"
-    MET = "MET"
-    LOST = "LOST"
-    DEAD = "DEAD"
-    GONE = "GONE"
-
-
-@dataclass(slots=True)
-class Peer:
-    """One start of one engine, as another sees it."""
-
-    engine_id: EngineId
-    fate: Fate = Fate.STRANGE
-    waiting: list[OnMet] = field(default_factory=list)
-    settled_s: float | None = None
-    """For how long it has been DEAD, counted while we poll; None until the first look at it."""
-    called_at: float | None = None
+def instance_of(engine_id: EngineId) -> str:
+    """The instance, which is the name of its host too."""
+    return engine_id.partition("@")[0]
 
 
 class Acquaintances:
-    """All peers of one shim."""
+    """Who can be reached, and what has become of each."""
 
     def __init__(self, shim: Shim) -> None:
+        off, pace = shim.scene.off, shim.scene.pace
+        settle_s = 0.0 if "settle_after_death" in off else pace.settle_s
         self._shim = shim
-        self._peers: dict[EngineId, Peer] = {}
+        self._fates = FateDesk(FateClocks(settle_for_s=settle_s))
+        self._known: dict[EngineId, None] = {}
+        self._calling: dict[EngineId, list[OnMet]] = {}
 
-    def is_met(self, engine_id: EngineId) -> bool:
+    def is_known(self, engine_id: EngineId) -> bool:
         """True when KV cache and notices can pass."""
-        peer = self._peers.get(engine_id)
-        return peer is not None and peer.fate is Fate.MET
+        return engine_id in self._known
 
     def is_buried(self, engine_id: EngineId) -> bool:
-        """True when its process is known to be gone."""
-        peer = self._peers.get(engine_id)
-        return peer is not None and peer.fate in (Fate.DEAD, Fate.GONE)
+        """True when its process is known to have ended."""
+        return self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)
 
-    def met_at(self, instance_id: str) -> list[EngineId]:
-        """The starts of that instance that are MET."""
-        return [e for e, peer in self._peers.items() if peer.fate is Fate.MET and e.partition("@")[0] == instance_id]
+    def known(self) -> list[EngineId]:
+        """Everyone who can be reached."""
+        return list(self._known)
+
+    def known_at(self, instance_id: str) -> list[EngineId]:
+        """The starts of that instance that can be reached."""
+        return [engine_id for engine_id in self._known if instance_of(engine_id) == instance_id]
 
     def ensure(self, engine_id: EngineId, on_met: OnMet) -> None:
         """`on_met` is called once: the peer is known on both sides, or why not."""
-        peer = self._peers.setdefault(engine_id, Peer(engine_id))
-        if peer.fate is Fate.MET:
+        if engine_id in self._known:
             on_met(None)
-        elif peer.fate in (Fate.DEAD, Fate.GONE):
-            on_met(HandshakeFailed(f"{engine_id} is gone."))
+        elif self.is_buried(engine_id):
+            on_met(PeerGone(f"{engine_id} has ended."))
         else:
-            peer.waiting.append(on_met)
-            self._call(peer)
+            self._call(engine_id)
+            self._calling[engine_id].append(on_met)
 
-    def on_hello(self, engine_id: EngineId) -> None:
-        """Somebody has introduced itself."""
-        peer = self._peers.setdefault(engine_id, Peer(engine_id))
-        if peer.fate in (Fate.STRANGE, Fate.LOST):
-            self._meet(peer)
-        self._bury_older(engine_id)
+    def welcome(self, engine_id: EngineId) -> bool:
+        """Somebody has introduced itself; False when it is refused."""
+        if self.is_buried(engine_id) or not self._fates.on_met(engine_id, Address(instance_of(engine_id), 1)):
+            return False
+        self._known[engine_id] = None
+        return True
 
-    def on_trouble(self, engine_id: EngineId) -> None:
-        """The transport has an error, or the fleet knows the peer no more."""
-        peer = self._peers.get(engine_id)
-        if peer is None or peer.fate is not Fate.MET:
-            return
+    def on_fleet(self, partners: dict[str, EngineId]) -> None:
+        """The fleet as the store knows it, by instance: meet who is new, doubt who is not listed."""
+        for engine_id in list(self._known):
+            if partners.get(instance_of(engine_id)) != engine_id:
+                self._run(self._fates.on_doubted(engine_id, self._shim.scene.now))
+        for engine_id in partners.values():
+            if engine_id not in self._known:
+                self.ensure(engine_id, lambda _: None)
+
+    def on_lost(self, engine_id: EngineId) -> None:
+        """A message to it failed."""
+        if self._known.pop(engine_id, 0) is None:
+            self._shim.tell(f"{engine_id} is LOST")
+            self._shim.copies.drop(self._shim, engine_id)
         if "death_needs_proof" in self._shim.scene.off:
-            self._bury(peer)
-            return
-        peer.fate = Fate.LOST
-        self._shim.tell(f"{engine_id} is LOST")
-        self._call(peer)
+            self.on_death(engine_id, "silence")
+        self._run(self._fates.on_lost(engine_id, self._shim.scene.now))
 
-    def on_fleet(self, live: dict[str, EngineId]) -> None:
-        """The fleet as the store knows it, by instance: meet who is new, call who has left."""
-        for engine_id in live.values():
-            if self._peers.setdefault(engine_id, Peer(engine_id)).fate is Fate.STRANGE:
-                self._call(self._peers[engine_id])
-        for engine_id in list(self._peers):
-            if live.get(engine_id.partition("@")[0]) != engine_id:
-                self.on_trouble(engine_id)
+    def on_death(self, engine_id: EngineId, reason: str) -> None:
+        """It says that it leaves for good."""
+        self._run(self._fates.on_death(engine_id, reason))
 
-    def on_tick(self, passed_s: float) -> None:
-        """So much time has passed while this shim polled."""
-        overdue_at = self._shim.scene.now - self._shim.scene.pace.connect_s
-        for peer in list(self._peers.values()):
-            if peer.called_at is not None and peer.called_at < overdue_at:
-                self.on_no_answer(peer.engine_id, Ending.SILENT)
-            if peer.fate is Fate.LOST:
-                self._call(peer)
-            elif peer.fate is Fate.DEAD:
-                peer.settled_s = 0.0 if peer.settled_s is None else peer.settled_s + passed_s
-                if peer.settled_s >= self._shim.settle_s:
-                    peer.fate = Fate.GONE
-                    self._shim.on_peer_gone(peer.engine_id)
+    def on_tick(self) -> None:
+        """Time has passed."""
+        self._run(self._fates.on_tick(self._shim.scene.now))
 
-    def on_answer(self, wanted: EngineId, found: EngineId) -> None:
-        """At `wanted`'s address `found` has answered."""
-        peer = self._peers[wanted]
-        peer.called_at = None
-        if wanted == found:
-            if peer.fate in (Fate.STRANGE, Fate.LOST):
-                self._meet(peer)
-        else:
-            self._bury(peer)
-
-    def on_no_answer(self, wanted: EngineId, ending: Ending) -> None:
-        """Nobody has answered at `wanted`'s address; a refusal proves that its process is gone."""
-        peer = self._peers[wanted]
-        peer.called_at = None
-        if ending is Ending.REFUSED:
-            self._bury(peer)
-        else:
-            self._answer(peer, HandshakeFailed(f"{wanted} does not answer."))
-
-    def _meet(self, peer: Peer) -> None:
-        peer.fate = Fate.MET
-        self._answer(peer, None)
-
-    def _bury(self, peer: Peer) -> None:
-        if peer.fate in (Fate.DEAD, Fate.GONE):
-            return
-        peer.fate = Fate.DEAD
-        self._shim.tell(f"{peer.engine_id} is DEAD")
-        self._answer(peer, HandshakeFailed(f"{peer.engine_id} is gone."))
-        self._shim.on_peer_dead(peer.engine_id)
-
-    def _bury_older(self, engine_id: EngineId) -> None:
-        instance_id, _, epoch = engine_id.partition("@")
-        for peer in list(self._peers.values()):
-            its_instance, _, its_epoch = peer.engine_id.partition("@")
-            if its_instance == instance_id and int(its_epoch) < int(epoch):
-                self._bury(peer)
-
-    def _answer(self, peer: Peer, error: TandemError | None) -> None:
-        waiting, peer.waiting = peer.waiting, []
+    def on_called(self, engine_id: EngineId, call: Call) -> None:
+        """A call has ended."""
+        waiting = self._calling.pop(engine_id, [])
+        error: TandemError | None = None
+        if call is not Call.ANSWERED:
+            error = HandshakeFailed(f"{engine_id}: {call}.")
+        elif not self.welcome(engine_id):
+            error = PeerGone(f"{engine_id} has ended.")
+        self._run(self._fates.on_called(engine_id, call))
         for on_met in waiting:
             on_met(error)
 
-    def _call(self, peer: Peer) -> None:
-        shim = self._shim
-        if peer.called_at is not None:
+    def _run(self, effects: Iterable[FateEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case CallPeer(engine_id, _):
+                    self._call(engine_id)
+                case PeerDied(engine_id, reason):
+                    self._shim.tell(f"{engine_id} is DEAD ({reason})")
+                    if self._known.pop(engine_id, 0) is None:
+                        self._shim.copies.drop(self._shim, engine_id)
+                    self._shim.on_peer_dead(engine_id)
+                case AccessEnded(engine_id):
+                    self._shim.tell(f"{engine_id} is GONE")
+                    self._shim.on_access_ended(engine_id)
+
+    def _call(self, engine_id: EngineId) -> None:
+        if engine_id in self._calling:
             return
-        peer.called_at = shim.scene.now
-        host = shim.scene.network.host(peer.engine_id.partition("@")[0])
-        shim.scene.network.call(shim, host, Hello(shim.engine_id), Greeting(shim, peer.engine_id))
+        self._calling[engine_id] = []
+        scene = self._shim.scene
+        greeting = Greeting(self._shim, engine_id)
+        host = scene.network.host(instance_of(engine_id))
+        scene.network.call(self._shim, host, Hello(self._shim.engine_id), greeting)
+        scene.timeline.timer(scene.pace.handshake_s, self._shim, greeting.on_late)
 
 
 class Greeting:
@@ -179,13 +148,22 @@ class Greeting:
         self._over = False
 
     def on_message(self, connection: Connection, message: object) -> None:
-        """The peer has introduced itself."""
-        self._over = True
+        """Somebody has answered; anything but an introduction is a refusal of ours."""
         connection.finish()
-        if isinstance(message, Hello):
-            self._shim.acquaintances.on_answer(self._wanted, message.engine_id)
+        if not isinstance(message, Hello):
+            self._end(Call.SILENT)
+        else:
+            self._end(Call.ANSWERED if message.engine_id == self._wanted else Call.ANOTHER)
 
     def on_lost(self, connection: Connection, ending: Ending) -> None:
         """Nobody has."""
+        self._end(Call.REFUSED if ending is Ending.REFUSED else Call.SILENT)
+
+    def on_late(self) -> None:
+        """Nobody has in time."""
+        self._end(Call.SILENT)
+
+    def _end(self, call: Call) -> None:
         if not self._over:
-            self._shim.acquaintances.on_no_answer(self._wanted, ending)
+            self._over = True
+            self._shim.acquaintances.on_called(self._wanted, call)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine_shim.simulation.memory import BlockPool, Copy
+from engine_shim.simulation.memory import BlockPool, Content, Copy
 from engine_shim.simulation.network import Server
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import Invariant, request_in
@@ -52,6 +52,9 @@ class _Running:
     fails_after: int
     num_done: int = 0
     orphaned: bool = False
+    """Its mover has ended it, one way or another."""
+    sent: list[Content] = field(default_factory=list)
+    """What is still under way of an orphaned WRITE, piece by piece."""
 
 
 @dataclass(slots=True)
@@ -81,30 +84,50 @@ class Copies:
         parted_s = max(0.0, scene.network.parted_until(order.mover.name, peer.name) - scene.now)
         scene.timeline.after(parted_s + piece_s, None, self._step, running)
 
+    def any_of(self, mover: Server) -> bool:
+        """True while a copy of this mover runs."""
+        return any(running.order.mover is mover and not running.orphaned for running in self._running)
+
     def on_killed(self, process: Server) -> None:
-        """Copies of a dead mover vanish, or what it had sent lands a little later; towards a dead peer they fail."""
+        """Copies of a dead mover end, though what it had sent may still land; towards a dead peer they fail."""
         for running in list(self._running):
             order = running.order
-            writes = order.mover is process and order.on_landed is not None
-            if writes and order.peer is not None and not order.peer.dead:
-                if self.scene.rng.random() < 0.4:
-                    self._forget(running)
-                else:
-                    running.orphaned = True
-                    late_s = DRAIN_S * self.scene.rng.random()
-                    self.scene.timeline.after(late_s, order.peer, self._drain, running)
-            elif process in (order.mover, order.peer):
+            if order.peer is process:
                 self._forget(running)
-                if order.peer is process:
-                    self._end(order, TransferFailed("The peer died."))
+                self._end(order, TransferFailed("The peer died."))
+            elif order.mover is process and not running.orphaned:
+                self._orphan(running)
 
     def break_between(self, one: str, other: str) -> None:
         """Copies between two hosts fail, as their connection has."""
         for running in list(self._running):
             order = running.order
-            if order.peer is not None and {order.mover.name, order.peer.name} == {one, other} and not running.orphaned:
-                self._forget(running)
-                self._end(order, TransferFailed("The connection broke."))
+            if order.peer is not None and {order.mover.name, order.peer.name} == {one, other}:
+                self._fail(running, "The connection broke.")
+
+    def drop(self, mover: Server, engine_id: EngineId) -> None:
+        """The mover forgets this peer: its copies to and from it fail."""
+        for running in list(self._running):
+            if running.order.mover is mover and running.order.peer is self.agents.get(engine_id):
+                self._fail(running, "The peer was dropped.")
+
+    def _fail(self, running: _Running, why: str) -> None:
+        if running.orphaned:
+            return
+        self._orphan(running)
+        self._end(running.order, TransferFailed(why))
+
+    def _orphan(self, running: _Running) -> None:
+        """Its mover has ended it. Of a WRITE, some bytes may be under way: they land when the target looks."""
+        order = running.order
+        if order.on_landed is None or order.peer is None or order.peer.dead or self.scene.rng.random() < 0.4:
+            self._forget(running)
+            return
+        running.orphaned = True
+        # They have left prefill's blocks already.
+        running.sent = [order.source.holds.get(source, (order.transfer_id, -1)) for source, _ in running.copy.pieces]
+        running.copy.source = None
+        self.scene.timeline.after(DRAIN_S * self.scene.rng.random(), order.peer, self._drain, running)
 
     def _step(self, running: _Running) -> None:
         order = running.order
@@ -116,8 +139,7 @@ class Copies:
                 process.piled.append((False, self._step, (running,)))
                 return
         if running.num_done == running.fails_after:
-            self._forget(running)
-            self._end(order, TransferFailed("The copy failed."))
+            self._fail(running, "The copy failed.")
             return
         self._land(running)
         if running.copy.pieces:
@@ -131,7 +153,9 @@ class Copies:
         self._end(order, None)
 
     def _drain(self, running: _Running) -> None:
-        """The target takes what a dead mover had sent: some of it."""
+        """The target takes what had been sent: some of it, or all."""
+        if running not in self._running:
+            return
         for _ in range(self.scene.rng.randint(1, len(running.copy.pieces))):
             self._land(running)
         self._forget(running)
@@ -144,7 +168,8 @@ class Copies:
         if owner != order.transfer_id:
             what = f"bytes of {order.transfer_id} land in a seat of {owner or 'nobody'}"
             scene.violate(Invariant.SEATS_SAFE, request_in(order.transfer_id), what)
-        order.target.holds[target] = order.source.holds.get(source, (order.transfer_id, -1))
+        sent = running.sent.pop(0) if running.orphaned else order.source.holds.get(source, (order.transfer_id, -1))
+        order.target.holds[target] = sent
 
     def _forget(self, running: _Running) -> None:
         self._running.pop(running, None)

@@ -71,22 +71,22 @@ class DecodeSide:
 
     def on_notice(self, notice: Acknowledged | Granted | Stopped) -> None:
         """Prefill has something to say."""
-        if isinstance(notice, Acknowledged):
-            self._run(self.desk.on_acknowledged(notice))
-        elif isinstance(notice, Granted):
-            self._shim.tell("hears Granted", notice.done.transfer_id)
-            self._visit(notice.done.transfer_id, "Granted")
-            self._run(self.desk.on_granted(notice))
-        else:
-            self._shim.tell(f"hears Stopped ({notice.reason})", notice.transfer_id)
-            self._visit(notice.transfer_id, "Stopped")
-            self._run(self.desk.on_stopped(notice, self._shim.scene.now))
+        what = f"hears {type(notice).__name__}" + (f" ({notice.reason})" if isinstance(notice, Stopped) else "")
+        self._shim.tell(what, notice.transfer_id)
+        self._visit(notice.transfer_id, type(notice).__name__)
+        match notice:
+            case Acknowledged():
+                self._run(self.desk.on_acknowledged(notice))
+            case Granted():
+                self._run(self.desk.on_granted(notice))
+            case Stopped():
+                self._run(self.desk.on_stopped(notice, self._shim.scene.now))
 
     def on_peer_dead(self, engine_id: EngineId) -> None:
-        """A prefill engine's process is gone; what it had sent may still land."""
+        """A prefill engine's process is dead; what it had sent may still land."""
         self._run(self.desk.on_peer_dead(engine_id, self._shim.scene.now))
 
-    def on_peer_gone(self, engine_id: EngineId) -> None:
+    def on_access_ended(self, engine_id: EngineId) -> None:
         """Nothing of that prefill engine can land any more."""
         self._run(self.desk.on_access_ended(engine_id))
 
@@ -116,6 +116,7 @@ class DecodeSide:
                     shim.scene.on_moment("registered", shim.name)
                     tell_peer(shim, registration.prefill_engine_id, Registered(registration))
                 case SendQueued(transfer_id, prefill_engine_id):
+                    shim.tell("says Queued", transfer_id)
                     tell_peer(shim, prefill_engine_id, Queued(transfer_id, prefill_engine_id, shim.engine_id))
                 case SendCancelled(transfer_id, prefill_engine_id):
                     shim.tell("says Cancelled", transfer_id)
@@ -138,7 +139,7 @@ class DecodeSide:
 
     def _read(self, registration: Registration, done: PrefillDone) -> None:
         shim, transfer_id = self._shim, registration.transfer_id
-        if not shim.acquaintances.is_met(registration.prefill_engine_id):
+        if not shim.acquaintances.is_known(registration.prefill_engine_id):
             self._run(self.desk.on_read_ended(transfer_id, TransferFailed("Prefill is not known.")))
             return
         note_copy(shim, transfer_id)

@@ -54,7 +54,8 @@ class Copy:
     """One posted WRITE or READ, as the memory sees it."""
 
     transfer_id: TransferId
-    source: BlockPool
+    source: BlockPool | None
+    """None once all that will land has left prefill's blocks."""
     target: BlockPool
     pieces: list[tuple[int, int]]
     """(block of prefill, block of decode) that have not been copied yet."""

@@ -69,6 +69,8 @@ class Noise:
     tag_lost: float = 0.0
     failing: float = 0.0
     """A copy fails in the middle."""
+    fair: bool = False
+    """After a lost notice the next one on the same way passes."""
 
 
 class Connection:
@@ -162,6 +164,8 @@ class Network:
         self.connections: dict[Connection, None] = {}
         self._connect_s = connect_s
         self._parted_until: dict[frozenset[str], float] = {}
+        self._unlucky: set[tuple[str, str]] = set()
+        """Ways whose last notice was lost."""
 
     def host(self, name: str) -> Host:
         """The host of that name; a new one is empty."""
@@ -205,8 +209,11 @@ class Network:
             if rng.random() < 0.6:
                 self.timeline.after(self.delay_s("", ""), sender, self._fail, sender, host)
             return
-        if rng.random() < noise.lost:
+        way = (sender.name, host.name)
+        if rng.random() < noise.lost and not (noise.fair and way in self._unlucky):
+            self._unlucky.add(way)
             return
+        self._unlucky.discard(way)
         for _ in range(2 if rng.random() < noise.doubled else 1):
             # Not bound to a process: a notice to a process that has died finds its successor.
             self.timeline.after(self.delay_s(sender.name, host.name), None, self._bring, host, notice)

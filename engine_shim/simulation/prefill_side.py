@@ -69,7 +69,8 @@ class PrefillSide:
                 self._shim.tell("hears Registered", registration.transfer_id)
                 self._visit(registration.transfer_id, Arrival.REGISTERED)
                 self._run(self.desk.on_registered(registration, now))
-            case Queued():
+            case Queued(transfer_id):
+                self._shim.tell("hears Queued", transfer_id)
                 self._run(self.desk.on_queued(notice, now))
             case Cancelled(transfer_id):
                 self._shim.tell("hears Cancelled", transfer_id)
@@ -121,7 +122,7 @@ class PrefillSide:
         if registration.mode is Mode.PULL:
             tell_peer(shim, registration.decode_engine_id, Granted(done, shim.engine_id, registration.decode_engine_id))
             return
-        if not shim.acquaintances.is_met(registration.decode_engine_id):
+        if not shim.acquaintances.is_known(registration.decode_engine_id):
             self._run(self.desk.on_writer_failed(transfer_id, "peer_gone", shim.scene.now))
         elif registration.first_token == registration.num_tokens:
             self._run(self.desk.on_writer_done(transfer_id, shim.scene.now))

@@ -112,7 +112,7 @@ class Replica(Server):
 
     def _on_leases(self, left_s: object) -> None:
         assert isinstance(left_s, Mapping)
-        self._owners.see(left_s)
+        self._owners.see(left_s, self.scene.now)
         gone = self._owners.gone(self.scene.now)
         self.journal.ask(lambda store: store.claim(gone), partial(self._on_claims, gone), self._lose_sight)
 

@@ -31,6 +31,7 @@ class Pace:
     kv_wait_s: float = 6.0
     settle_s: float = 1.0
     connect_s: float = 2.0
+    handshake_s: float = 2.0
     prefill_s: float = 5.0
     first_token_s: float = 8.0
     next_token_s: float = 4.0

@@ -24,13 +24,13 @@ from engine_shim.simulation.messages import (
     Token,
 )
 from engine_shim.simulation.network import Connection, Ending, Host, Server
-from engine_shim.simulation.prefill_side import PrefillSide
+from engine_shim.simulation.prefill_side import PrefillSide, tell_peer
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import request_in
-from router.contract.errors import DeadlinePassed, StaleAttempt, TandemError
+from router.contract.errors import DeadlinePassed, Draining, PeerGone, StaleAttempt, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Instance, KVIdentity, Load
-from router.contract.notices import Acknowledged, Granted, Stopped
+from router.contract.notices import Acknowledged, Granted, Left, Stopped
 from router.contract.rendezvous import JoinState, PrefillDone
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 
@@ -54,7 +54,6 @@ class Shim(Server):
         self.copies = copies
         self.instance = instance
         self.engine_id = kv.engine_id
-        self.settle_s = 0.0 if "settle_after_death" in scene.off else scene.pace.settle_s
         self.ready = True
         self.engine = ToyEngine(scene, self, NUM_BLOCKS, self.on_engine_event)
         self.acquaintances = Acquaintances(self)
@@ -62,8 +61,6 @@ class Shim(Server):
         self.prefill = PrefillSide(self)
         self.decode = DecodeSide(self)
         self.running: dict[TransferId, Running] = {}
-        self._beats = 0
-        self._ticked_at = scene.now
 
     @property
     def num_held(self) -> int:
@@ -94,6 +91,8 @@ class Shim(Server):
         """A leg, a take-back, or a peer's introduction."""
         connection.server = self
         match message:
+            case LegCall() if not self.ready:
+                connection.send(self, Failure(Draining("This instance is shutting down; retry on another.")))
             case LegCall(PrefillHandoff()):
                 self._take_prefill(connection, message)
             case LegCall():
@@ -102,8 +101,10 @@ class Shim(Server):
                 self.cancel(transfer_id, reason)
                 connection.send(self, TakenBack())
             case Hello(engine_id):
-                connection.send(self, Hello(self.engine_id))
-                self.acquaintances.on_hello(engine_id)
+                if self.acquaintances.welcome(engine_id):
+                    connection.send(self, Hello(self.engine_id))
+                else:
+                    connection.send(self, Failure(PeerGone("You have been declared dead here.")))
 
     def on_message(self, connection: Connection, message: object) -> None:
         """A caller says nothing more after its call."""
@@ -126,15 +127,18 @@ class Shim(Server):
         if self.acquaintances.is_buried(notice.sender) and "refuse_the_dead" not in self.scene.off:
             self.scene.counts["refused: notice of a dead peer"] += 1
             return
-        if isinstance(notice.notice, Acknowledged | Granted | Stopped):
-            self.decode.on_notice(notice.notice)
-        else:
-            self.prefill.on_notice(notice.notice)
+        match notice.notice:
+            case Left(engine_id):
+                self.acquaintances.on_death(engine_id, "left")
+            case Acknowledged() | Granted() | Stopped():
+                self.decode.on_notice(notice.notice)
+            case _:
+                self.prefill.on_notice(notice.notice)
 
     def on_unreachable(self, host: Host) -> None:
         """The transport towards that host has an error."""
-        for engine_id in self.acquaintances.met_at(host.name):
-            self.acquaintances.on_trouble(engine_id)
+        for engine_id in self.acquaintances.known_at(host.name):
+            self.acquaintances.on_lost(engine_id)
 
     def on_engine_event(self, event: EngineEvent) -> None:
         """What a step of the engine has brought."""
@@ -156,11 +160,24 @@ class Shim(Server):
         self.prefill.on_peer_dead(engine_id)
         self.decode.on_peer_dead(engine_id)
 
-    def on_peer_gone(self, engine_id: EngineId) -> None:
-        """So is all that it had sent."""
-        self.decode.on_peer_gone(engine_id)
+    def on_access_ended(self, engine_id: EngineId) -> None:
+        """Nothing of it can land here any more."""
+        self.decode.on_access_ended(engine_id)
 
     # What ends sequences.
+
+    def drain(self) -> None:
+        """It takes no new work."""
+        self.ready = False
+
+    def leave(self) -> None:
+        """It goes away for good: what runs fails, and peers hear of it when none of its copies runs."""
+        for transfer_id in list(self.running):
+            self.fail(transfer_id, Draining("This instance is shutting down; retry on another."))
+        if not self.copies.any_of(self):
+            self.tell("says Left")
+            for engine_id in self.acquaintances.known():
+                tell_peer(self, engine_id, Left(self.engine_id))
 
     def cancel(self, transfer_id: TransferId, reason: str) -> None:
         """The router takes an attempt back."""
@@ -233,12 +250,9 @@ class Shim(Server):
 
     def _tick(self) -> None:
         scene = self.scene
-        # Time in which this process stood still is no time in which it has polled.
-        passed_s = min(scene.now - self._ticked_at, scene.pace.tick_s)
-        self._ticked_at = scene.now
         self.prefill.on_tick()
         self.decode.on_tick()
-        self.acquaintances.on_tick(passed_s)
+        self.acquaintances.on_tick()
         self.journal.flush()
         scene.timeline.timer(scene.pace.tick_s, self, self._tick)
 

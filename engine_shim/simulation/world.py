@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine_shim.simulation.chaos import LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_faults, draw_noise
+from engine_shim.simulation.chaos import LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_chaos
 from engine_shim.simulation.client import Client, End
 from engine_shim.simulation.copies import Copies
 from engine_shim.simulation.engine import Prompt
 from engine_shim.simulation.messages import Ask
-from engine_shim.simulation.network import Network, Server
+from engine_shim.simulation.network import Network, Noise, Server
 from engine_shim.simulation.replica import Replica
 from engine_shim.simulation.scene import Pace, Scene
 from engine_shim.simulation.shim import Shim
@@ -29,6 +29,7 @@ CALM_S = 7.0
 QUIET_S = 45.0
 """From the last request until nothing may be held."""
 NUM_PROBES = 2
+LEAVE_S = 0.2
 MAX_REQUESTS = 6
 
 _LAYOUT = KVLayout(1, 1, 1, 16, 10, "float32")
@@ -59,7 +60,7 @@ class World:
         rng = self._rng = random.Random(self.seed)
         pace = Pace()
         timeline = Timeline(rng)
-        network = Network(timeline, draw_noise(rng), pace.connect_s)
+        network = Network(timeline, Noise(), pace.connect_s)
         self.scene = Scene(timeline, network, pace, self.off)
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
@@ -67,9 +68,9 @@ class World:
         shims = [f"p{k + 1}" for k in range(rng.choice((1, 2, 2)))] + [f"d{k + 1}" for k in range(rng.choice((1, 2)))]
         self._routers = [f"r{k + 1}" for k in range(rng.choice((1, 2, 2)))]
         self.clients: list[Client] = []
+        faults, network.noise = draw_chaos(rng, ("store", *shims, *self._routers))
         for name in ("store", *shims, *self._routers):
             self._start(name)
-        faults = draw_faults(rng, ("store", *shims, *self._routers))
         self._chaos = Chaos(faults, self._strike)
         self.scene.on_moment = lambda moment, host: self._chaos.on_moment(moment, host, timeline.now)
         for fault in self._chaos.timed:
@@ -152,6 +153,11 @@ class World:
             case FaultKind.KILL if process is not None:
                 # Not at once: whoever has caused the moment is still in the middle of its step.
                 scene.timeline.after(0.0, None, self._kill, process, fault)
+            case FaultKind.LEAVE if process is not None:
+                if isinstance(process, Shim):
+                    process.drain()
+                    scene.timeline.after(LEAVE_S, process, process.leave)
+                scene.timeline.after(LEAVE_S + 0.01, None, self._kill, process, fault)
             case FaultKind.STOP if process is not None:
                 scene.timeline.stop(process)
                 scene.timeline.after(fault.for_s, None, self._resume, process)

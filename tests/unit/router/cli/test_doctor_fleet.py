@@ -128,19 +128,28 @@ async def test_an_engine_that_takes_no_requests_is_a_failure():
     assert "takes no requests" in told(report, Level.FAILURE)[0][1]
 
 
-async def test_counters_of_bad_notices_are_warnings():
+async def test_counters_that_ask_for_something_are_warnings_and_the_others_are_told():
     report = Report()
     metrics = (
         'tandem_shim_facts_total{fact="notice_forged"} 3.0\n'
         'tandem_shim_facts_total{fact="notice_unreadable"} 0.0\n'
-        'tandem_shim_facts_total{fact="handshake_failed"} 2.0\n'
+        'tandem_shim_facts_total{fact="faults"} 2.0\n'
         'tandem_shim_facts_total{fact="peer_died"} 4.0\n'
+        'tandem_shim_facts_total{fact="notice_stale_epoch"} 0.0\n'
+        "tandem_shim_orphaned_blocks 0.0\n"
     )
     await check_instance(report, client(engine(P, metrics)), ("p0", 7), P.url)
     assert [sentence.partition(":")[0] for _, sentence in told(report, Level.WARNING)] == [
         "It has counted 3 notice forged",
-        "It has counted 2 handshake failed",
+        "It has counted 2 faults",
     ]
+    assert told(report, Level.GOOD)[0][1].endswith("; so far 4 peer died.")
+
+
+async def test_blocks_that_wait_for_a_lost_peer_are_a_warning():
+    report = Report()
+    await check_instance(report, client(engine(P, "tandem_shim_orphaned_blocks 12.0\n")), ("p0", 7), P.url)
+    assert told(report, Level.WARNING)[0][1].startswith("12 blocks wait for a peer")
 
 
 def self_test(wrong_bytes: int = 0):
@@ -183,6 +192,13 @@ async def test_a_pair_that_cannot_be_tried_fails(answers, words):
     await check_pairs(report, client(answers), [P, D], [4096], SEAL)
     assert words in told(report, Level.FAILURE)[0][1]
     assert [pair.verdict for pair in report.pairs] == [None]
+
+
+async def test_a_shim_that_cannot_do_such_a_test_is_a_warning():
+    report = Report()
+    refused = {"/kv/self-test": lambda _: httpx.Response(400, json={"error": {"message": "In cuda memory."}})}
+    await check_pairs(report, client(refused), [P, D], [4096], SEAL)
+    assert told(report, Level.WARNING) == [("p0 -> d0", "In cuda memory.")]
 
 
 async def test_a_pair_that_never_serves_is_a_warning():
