@@ -98,6 +98,8 @@ class SeatDesk:
         ticket = self._tickets.get(transfer_id)
         if ticket is None:
             return [FreeSeats(transfer_id)]
+        if ticket.registration is not None:
+            return []
         first_token, num_tokens = wanted
         registration = Registration(
             transfer_id, ticket.mode, self._engine_id, ticket.prefill_engine_id, seats, first_token, num_tokens
@@ -125,10 +127,11 @@ class SeatDesk:
     def on_tag(self, tag: Tag, now: float) -> list[DecodeEffect]:
         """A WRITE of prefill has landed."""
         ticket = self._by_digest.get(tag.digest)
-        landing = Landing.STALE if ticket is None else ticket.counter.land(tag)
-        self.landings[landing] += 1
-        if ticket is None:
+        if ticket is None or ticket.registration is None:
+            self.landings[Landing.STALE] += 1
             return []
+        landing = ticket.counter.land(tag)
+        self.landings[landing] += 1
         if landing is Landing.FAULT and ticket.state is SeatState.WAITING:
             return self._give_up(ticket, TransferFailed("The WRITEs of prefill contradict each other; retry."), now)
         if landing is not Landing.READY:
@@ -153,17 +156,21 @@ class SeatDesk:
         return [Read(ticket.registration, notice.done)]
 
     def on_read_ended(self, transfer_id: TransferId, error: TandemError | None) -> list[DecodeEffect]:
-        """Our READ is over, well or badly; it touches the seats no more."""
+        """Our READ is over. One that failed may still have bytes under way, which settle."""
         ticket = self._tickets.get(transfer_id)
-        if ticket is None:
+        if ticket is None or not ticket.reading:
             return []
-        self._close(ticket)
-        moved = SendMoved(transfer_id, ticket.prefill_engine_id, "" if error is None else error.code)
-        if ticket.state.given_up:
-            return [moved, FreeSeats(transfer_id)]
+        ticket.reading = False
+        effects: list[DecodeEffect] = [
+            SendMoved(transfer_id, ticket.prefill_engine_id, "" if error is None else error.code)
+        ]
         if error is not None:
-            return [moved, Fail(transfer_id, error), FreeSeats(transfer_id)]
-        return [moved, KVReady(transfer_id)]
+            if not ticket.state.given_up:
+                effects.append(Fail(transfer_id, error))
+            return effects + self._let_go(ticket, begun=True)
+        self._close(ticket)
+        effects.append(FreeSeats(transfer_id) if ticket.state.given_up else KVReady(transfer_id))
+        return effects
 
     def on_stopped(self, notice: Stopped, now: float) -> list[DecodeEffect]:
         """Prefill will not write (any more)."""
@@ -252,7 +259,7 @@ class SeatDesk:
 
     def _give_up(self, ticket: SeatTicket, error: TandemError | None, now: float) -> list[DecodeEffect]:
         effects: list[DecodeEffect] = [] if error is None else [Fail(ticket.transfer_id, error)]
-        if ticket.landed:
+        if ticket.landed and not ticket.reading:
             return effects + self._let_go(ticket, begun=True)
         ticket.state, ticket.say_at = SeatState.LEAVING, now + self._clocks.resend_after_s
         if not ticket.reading:

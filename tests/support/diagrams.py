@@ -10,6 +10,7 @@ from router.contract.diagram import Edge, join_diagram, state_diagram
 from router.contract.instance import Mode
 from router.core.lifecycle import START, Client, Node, Stand
 from router.core.lifecycle import Edge as Fact
+from tests.support.desk_walks import fates_diagram, seats_diagram
 
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 PLACE = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end of diagram -->)", re.DOTALL)
@@ -45,6 +46,8 @@ def _name(stand: Stand) -> str:
 
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "join": join_diagram,
+    "seats": seats_diagram,
+    "fates": fates_diagram,
     **{f"lifecycle-{mode}": (lambda mode=mode: lifecycle_diagram(mode)) for mode in Mode},
 }
 

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from engine_shim.core.decode_effects import Fail, FreeSeats, KVReady, SendCancelled, SendQueued, SendRegistration
+from engine_shim.core.receive import Landing
 from engine_shim.core.seat_ticket import SeatState
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from router.contract.errors import KVWaitTimeout, PeerGone, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
-from router.contract.notices import LANDED, Acknowledged, Stopped
-from router.contract.rendezvous import Registration
+from router.contract.notices import LANDED, Acknowledged, Granted, Stopped
+from router.contract.rendezvous import PrefillDone, Registration
 from router.contract.tags import Tag
 
 P, D, T = EngineId("p@1"), EngineId("d@2"), TransferId("req-1.1")
@@ -150,6 +151,29 @@ def test_an_error_of_prefill_reaches_a_leg_without_seats(queued: SeatDesk) -> No
     failed = effects[0]
     assert isinstance(failed, Fail) and isinstance(failed.error, TandemError)
     assert "lease_ended" in failed.error.message
+
+
+def test_a_read_that_failed_settles_before_its_seats_are_used_again() -> None:
+    desk = SeatDesk(D, CLOCKS)
+    desk.open(T, Mode.PULL, (P, Epoch(1)), 0.0)
+    desk.on_seated(T, SEATS, (0, 20), 0.0)
+    assert codes(desk.on_granted(Granted(PrefillDone(T, (1, 2), 20), P, D))) == ["Read"]
+    assert desk.on_stopped(stopped(), 1.0) == [], "our READ runs"
+    assert codes(desk.on_read_ended(T, TransferFailed("broken"))) == ["SendMoved", TransferFailed.code]
+    assert desk.state_of(T) is SeatState.SETTLING
+    assert freed_at(desk, 2.0) == 3.0
+
+
+def test_what_cannot_happen_changes_nothing(waiting: SeatDesk) -> None:
+    assert waiting.on_seated(T, (7, 8), (0, 20), 1.0) == []
+    assert waiting.on_read_ended(T, None) == []
+    assert waiting.state_of(T) is SeatState.WAITING
+
+
+def test_a_tag_before_the_seats_is_stale(queued: SeatDesk) -> None:
+    assert queued.on_tag(TAG, 1.0) == []
+    assert queued.landings[Landing.STALE] == 1
+    assert queued.state_of(T) is SeatState.QUEUED
 
 
 def test_notices_of_nobody_change_nothing(queued: SeatDesk) -> None:
