@@ -37,6 +37,7 @@ class BlockPool:
         self._pins: Counter[int] = Counter()
         self._block_of: dict[BlockName, int] = {}
         self._name_of: dict[int, BlockName] = {}
+        self._fresh: list[int] = []
 
     @property
     def num_available(self) -> int:
@@ -68,7 +69,13 @@ class BlockPool:
         blocks = self._free.take(num_blocks, after)
         for block in blocks:
             self._refs[block] = 1
+        self._fresh += blocks
         return blocks
+
+    def take_fresh(self) -> list[int]:
+        """Blocks that have been allocated since the last call; what they hold is of their former owners."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
 
     def release(self, blocks: Sequence[int]) -> None:
         """Each of `blocks` has one reference less; the tail of a table is given up first, so prefixes live longest."""

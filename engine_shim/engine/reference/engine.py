@@ -155,6 +155,9 @@ class ReferenceEngine:
     def step(self) -> list[EngineEvent]:
         """See Engine.step."""
         schedule = self._scheduler.schedule()
+        fresh = self._pool.take_fresh()
+        if fresh:
+            self._cache.clear(fresh)
         events: list[EngineEvent] = [*schedule.seated]
         if not schedule.rows:
             return events

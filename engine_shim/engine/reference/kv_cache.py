@@ -40,6 +40,15 @@ class KVCache:
         self.keys, self.values = (tuple(layer[:, :, part].flatten(1) for layer in self.layers) for part in range(2))
         self.region = Region(self.tensor.data_ptr(), layout.total_bytes, device.type, device.index or 0)
 
+    def clear(self, blocks: list[int]) -> None:
+        """These blocks hold zeros.
+
+        Attention multiplies what a row may not see by 0, and 0 times NaN is NaN: a block whose former owner left NaN
+        (a WRITE that broke half-way, weights that overflow) would spoil the sequence that has it next.
+        """
+        where = torch.tensor(blocks, dtype=torch.int64).to(self.tensor.device, non_blocking=True)
+        self.tensor.index_fill_(0 if self.layout.order is KVOrder.BLOCK_FIRST else 2, where, 0.0)
+
     def write(self, layer: int, places: tuple[torch.Tensor, torch.Tensor], kv: torch.Tensor) -> None:
         """Row r of `kv` [rows, 2, kv_heads, head_dim] is in block `places[0][r]` at token `places[1][r]`."""
         self.layers[layer].index_put_(places, kv)

@@ -150,6 +150,23 @@ def test_seats_of_a_sequence_that_recomputes_are_given_to_nobody_and_late_kv_is_
     assert tokens_of(drain(engine), "d") == monolithic(prompt)[1:]
 
 
+@pytest.mark.parametrize("order", KVOrder)
+@pytest.mark.parametrize("numerics", Numerics)
+def test_what_former_owners_left_in_a_block_spoils_nobody(order, numerics, monolithic):
+    """A WRITE that broke half-way may leave NaN in seats that are then freed."""
+    engine = tiny_engine(kv_order=order, numerics=numerics)
+    engine._cache.tensor.fill_(torch.nan)
+    assert generate(engine, ask("g", prompt_of(21, seed=3))) == [monolithic(prompt_of(21, seed=3))]
+    engine._cache.tensor.fill_(torch.nan)
+    source = tiny_engine(numerics=numerics)
+    source.add(ask("p", prompt_of(21, seed=4), purpose=Purpose.HOLD))
+    done = only(drain(source), Prefilled)
+    engine.add(ask("d", prompt_of(21, seed=4), purpose=Purpose.RECEIVE))
+    hand_over(source, done, engine, only(engine.step(), Seated))
+    engine.kv_ready("d")
+    assert tokens_of(drain(engine), "d") == monolithic(prompt_of(21, seed=4))
+
+
 def test_a_sequence_that_has_its_kv_does_not_recompute(monolithic):
     engine = tiny_engine()
     prompt = prompt_of(20, seed=4)

@@ -32,6 +32,16 @@ def test_rows_lie_where_the_contract_says(order):
     assert cache.tensor.count_nonzero() == kv.numel()
 
 
+@pytest.mark.parametrize("order", list(KVOrder))
+def test_cleared_blocks_hold_zeros_and_no_others_do(order):
+    cache = KVCache(layout(order), CPU)
+    cache.tensor.fill_(torch.nan)
+    cache.clear([4, 1])
+    for block in range(5):
+        held = torch.stack([layer[block] for layer in cache.layers])
+        assert torch.equal(held, torch.zeros_like(held)) == (block in (1, 4))
+
+
 def test_the_region_is_the_whole_tensor():
     cache = KVCache(layout(dtype="bfloat16"), CPU)
     assert cache.region.num_bytes == cache.tensor.numel() * 2 == cache.layout.total_bytes
