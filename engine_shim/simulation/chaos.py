@@ -102,7 +102,13 @@ def _last_words(rng: random.Random, hosts: Sequence[str]) -> Fault:
     return Fault(FaultKind.KILL, "d1", "store", 8.0 * rng.random(), rng.choice((0.3, 2.0)), moment, True, True)
 
 
-_PLOTS = (_deaf_engine, _quick_rebirth, _last_words)
+def _unheard(rng: random.Random, hosts: Sequence[str]) -> Fault:
+    """Prefill has finished and cannot be reached by its router until the attempt has been given up."""
+    router = rng.choice([host for host in hosts if host.startswith("r")])
+    return Fault(FaultKind.PART, "p1", router, 8.0 * rng.random(), 6.0, "FILLED", True, True)
+
+
+_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard)
 
 
 def _draw_noise(rng: random.Random) -> Noise:

@@ -43,10 +43,10 @@ class BlockPool:
         return taken
 
     def give(self, blocks: Iterable[int]) -> None:
-        """The blocks belong to nobody."""
+        """The blocks belong to nobody; what was free already stays so."""
         for block in blocks:
-            del self.owner[block]
-            self._free.append(block)
+            if self.owner.pop(block, None) is not None:
+                self._free.append(block)
 
 
 @dataclass(eq=False, slots=True)

@@ -4,6 +4,7 @@ A router is gone when its lease has ended. Two things look like that and are not
 
     the store was away      leases ran out while nobody could renew: after an absence of the store, and at the start,
                             everybody gets one whole lease to be seen again before any ended one counts
+    we were away            the same after this process has slept: what froze it may have frozen the others as well
     the store forgot        a lease is not there at all (an empty server, a failover): its owner is gone only when it
                             has been missing for one whole lease, in which a live one would have renewed thrice
 
@@ -21,6 +22,9 @@ from router.contract.ledger import Closed, OpenTicket, Outcome
 GIVE_UP_S = 60.0
 """Seconds after its deadline from which a ticket is closed though an engine cannot be told: its own ones are over."""
 
+NAP_OF_A_LEASE = 0.6
+"""Looks that are so far apart mean that we slept; a lease of which a third had gone at the last look holds longer."""
+
 OWNER_GONE, OVERDUE = "owner_gone", "overdue"
 
 
@@ -29,16 +33,19 @@ class Owners:
 
     def __init__(self, lease_for_s: float, now: float) -> None:
         self._lease_for_s = lease_for_s
-        self._seen_since = now
+        self._seen_since = self._seen_at = now
         self._left: Mapping[str, float] = {}
         self._missing_since: dict[str, float] = {}
 
     def lose_sight(self, now: float) -> None:
-        """The store does not answer: no ended lease counts before one whole lease after this."""
-        self._seen_since = now
+        """The store is away, or has lost what it held: nobody is gone before one whole lease after this."""
+        self._seen_since = self._seen_at = now
 
-    def see(self, left_s: Mapping[str, float]) -> None:
+    def see(self, left_s: Mapping[str, float], now: float) -> None:
         """These are the leases of all known routers, with the seconds that each has left."""
+        if now - self._seen_at >= NAP_OF_A_LEASE * self._lease_for_s:
+            self.lose_sight(now)
+        self._seen_at = now
         self._left = left_s
         self._missing_since = {owner: at for owner, at in self._missing_since.items() if owner not in left_s}
 

@@ -70,7 +70,7 @@ class RecoveryPort(Protocol):
     async def renew(self, owner: str, lease_for_s: float) -> Leased:
         """Our lease runs on."""
 
-    async def claim(self, gone: Collection[str]) -> Claimed:
+    async def claim(self, gone: Collection[str], claim_for_s: float) -> Claimed:
         """Tickets of these owners, and late ones, are ours for a while."""
 
 
@@ -111,7 +111,7 @@ class Reaper:
     async def look(self) -> None:
         """Our lease is renewed and all leases are known, or the store is known to be away.
 
-        A store that has forgotten our lease has forgotten our tickets as well; they are opened again.
+        A store that has forgotten our lease has forgotten others' and our tickets as well; these are opened again.
         """
         try:
             leases = await self._recovery.renew(self._router.conduct.owner, self._lease_for_s)
@@ -119,8 +119,9 @@ class Reaper:
             self._lose_sight(error)
             return
         self._failing = False
-        self._owners.see(leases.left_s)
+        self._owners.see(leases.left_s, monotonic())
         if self._leased and not leases.remembered:
+            self._owners.lose_sight(monotonic())
             self._router.reopen()
         self._leased = True
 
@@ -139,7 +140,7 @@ class Reaper:
         while more:
             gone = self._owners.gone(monotonic())
             try:
-                claimed = await self._recovery.claim(gone)
+                claimed = await self._recovery.claim(gone, self._lease_for_s)
             except StoreError as error:
                 self._lose_sight(error)
                 return

@@ -72,7 +72,7 @@ class Recovery:
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return Leases({name.decode(): (float(ends_at_ms) - now_ms) / 1000 for name, ends_at_ms in pairs}, known == 1)
 
-    async def claim(self, gone: Collection[str], *, claim_for_s: float = CLAIM_S, late_s: float = LATE_S) -> Claims:
+    async def claim(self, gone: Collection[str], claim_for_s: float = CLAIM_S, *, late_s: float = LATE_S) -> Claims:
         """Open tickets that are this caller's to end for `claim_for_s`: those of `gone` owners, and late ones.
 
         Shards that do not answer are left out, for each may lie on a node of its own. Raises StoreDown when none does.

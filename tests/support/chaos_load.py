@@ -37,11 +37,13 @@ class Verdict(StrEnum):
     """The router was down."""
     LEFT = "left"
     """Our client went away on purpose."""
+    BLAMED = "BLAMED"
+    """A 4xx, though there was nothing wrong with the request."""
     WRONG = "WRONG"
     HUNG = "HUNG"
 
 
-BAD = (Verdict.WRONG, Verdict.HUNG)
+BAD = (Verdict.BLAMED, Verdict.WRONG, Verdict.HUNG)
 
 
 @dataclass(frozen=True)
@@ -114,22 +116,7 @@ def judge(result: Result, reading: Reading, status: int, ended: str) -> tuple[Ve
     """The verdict on an answer. `ended` is `whole`, or `cut` for a connection that closed before."""
     expected = list(result.case.answer)
     if status == 200 and result.stream:
-        try:
-            tokens, error, done = reading.tokens()
-        except (ValueError, KeyError) as strange:
-            return Verdict.WRONG, f"a stream with {bytes(reading.raw[-200:])!r} ({strange!r})"
-        if tokens != expected[: len(tokens)]:
-            return Verdict.WRONG, f"tokens {tokens} are not the beginning of {expected}"
-        if done:
-            wrong = error or tokens != expected
-            return (
-                (Verdict.WRONG, f"[DONE] after {len(tokens)} of {len(expected)} tokens, error {error!r}")
-                if wrong
-                else (Verdict.SERVED, "")
-            )
-        if error:
-            return Verdict.BROKEN_OFF, error
-        return Verdict.CUT, f"after {len(tokens)} tokens"
+        return _judge_stream(reading, expected)
     if ended == "cut":
         return Verdict.CUT, f"status {status}, {len(reading.raw)} bytes"
     try:
@@ -137,9 +124,24 @@ def judge(result: Result, reading: Reading, status: int, ended: str) -> tuple[Ve
         if status == 200:
             tokens = said["choices"][0]["token_ids"]
             return (Verdict.SERVED, "") if tokens == expected else (Verdict.WRONG, f"tokens {tokens}, not {expected}")
-        return Verdict.REFUSED, str(said["error"]["code"])
+        error = said["error"]
+        return (Verdict.REFUSED, str(error["code"])) if status >= 500 else (Verdict.BLAMED, str(error))
     except (ValueError, KeyError, IndexError) as error:
         return Verdict.WRONG, f"status {status} with {bytes(reading.raw[:200])!r} ({error!r})"
+
+
+def _judge_stream(reading: Reading, expected: list[int]) -> tuple[Verdict, str]:
+    try:
+        tokens, error, done = reading.tokens()
+    except (ValueError, KeyError) as strange:
+        return Verdict.WRONG, f"a stream with {bytes(reading.raw[-200:])!r} ({strange!r})"
+    if tokens != expected[: len(tokens)]:
+        return Verdict.WRONG, f"tokens {tokens} are not the beginning of {expected}"
+    if done and (error or tokens != expected):
+        return Verdict.WRONG, f"[DONE] after {len(tokens)} of {len(expected)} tokens, error {error!r}"
+    if done:
+        return Verdict.SERVED, ""
+    return (Verdict.BROKEN_OFF, error) if error else (Verdict.CUT, f"after {len(tokens)} tokens")
 
 
 class ChaosLoad:

@@ -16,6 +16,9 @@ END_S = 200.0
 STEP_S = 0.1
 
 
+Span = tuple[float, float]
+
+
 @dataclass
 class Store:
     """Leases by a clock that only it reads; away during `outages`, and empty after those that lose what it held."""
@@ -24,16 +27,17 @@ class Store:
     ends: dict[str, float] = field(default_factory=dict)
     lost: set[float] = field(default_factory=set)
 
-    def renew(self, name: str, now: float) -> dict[str, float] | None:
-        """The seconds that each lease has left, or None while it is away."""
+    def renew(self, name: str, now: float) -> tuple[dict[str, float], bool] | None:
+        """The seconds that each lease has left and whether this one was known, or None while the store is away."""
         for start, end, loses in self.outages:
             if start <= now < end:
                 return None
             if loses and now >= end and start not in self.lost:
                 self.lost.add(start)
                 self.ends.clear()
+        known = name in self.ends
         self.ends[name] = now + LEASE_S
-        return {owner: ends_at - now for owner, ends_at in self.ends.items()}
+        return {owner: ends_at - now for owner, ends_at in self.ends.items()}, known
 
 
 @dataclass
@@ -44,18 +48,23 @@ class Replica:
     next_at: float
     owners: Owners
     dies_at: float = float("inf")
+    leased: bool = False
 
     def tick(self, store: Store, found: set[str], now: float) -> frozenset[str]:
         """Renew and look when it is time; whom this replica takes for dead then."""
         if now < self.next_at or now >= self.dies_at:
             return frozenset()
-        left_s = store.renew(self.name, now)
-        if left_s is None:
+        leases = store.renew(self.name, now)
+        if leases is None:
             self.owners.lose_sight(now)
             self.next_at = now + AGAIN_S
             return frozenset()
         self.next_at = now + PERIOD_S
-        self.owners.see(left_s)
+        left_s, known = leases
+        self.owners.see(left_s, now)
+        if self.leased and not known:
+            self.owners.lose_sight(now)
+        self.leased = True
         self.owners.find(found, now)
         return self.owners.gone(now)
 
@@ -74,11 +83,13 @@ def outages() -> st.SearchStrategy[list[tuple[float, float, bool]]]:
     return st.lists(one, max_size=4).map(laid_out)
 
 
-def run(store: Store, replicas: list[Replica]) -> list[tuple[float, str, str]]:
-    """All verdicts: when, by whom, about whom. Every replica always has open tickets."""
+def run(store: Store, replicas: list[Replica], asleep: Span = (0.0, 0.0)) -> list[tuple[float, str, str]]:
+    """All verdicts: when, by whom, about whom. Every replica always has open tickets; all sleep during `asleep`."""
     verdicts, everybody = [], {replica.name for replica in replicas}
     for step in range(round(END_S / STEP_S)):
         now = step * STEP_S
+        if asleep[0] <= now < asleep[1]:
+            continue
         for replica in replicas:
             verdicts += [(now, replica.name, name) for name in replica.tick(store, everybody, now)]
     return verdicts
@@ -87,12 +98,13 @@ def run(store: Store, replicas: list[Replica]) -> list[tuple[float, str, str]]:
 starts = st.floats(0.0, PERIOD_S)
 
 
-@given(outages(), starts, starts)
+@given(outages(), starts, starts, st.tuples(st.floats(0.0, 150.0), st.floats(0.0, 40.0)))
 def test_a_router_that_lives_is_never_taken_for_dead(
-    away: list[tuple[float, float, bool]], first: float, second: float
+    away: list[tuple[float, float, bool]], first: float, second: float, nap: Span
 ) -> None:
+    asleep = (nap[0], nap[0] + nap[1])
     replicas = [Replica("a", first, Owners(LEASE_S, first)), Replica("b", second, Owners(LEASE_S, second))]
-    assert run(Store(away), replicas) == []
+    assert run(Store(away), replicas, asleep) == []
 
 
 @given(outages(), starts, starts, st.floats(20.0, 100.0))

@@ -1,11 +1,12 @@
 """Router processes on one store: what a killed one has left open is ended by another, within its lease."""
 
 import asyncio
+import signal
 from dataclasses import replace
 
 import pytest
 
-from router.bench.mock_behaviour import Fault
+from router.bench.mock_behaviour import Behaviour, Fault
 from router.bench.mock_engine import MockEngine
 from router.contract.instance import Role
 from router.contract.seal import Seal
@@ -86,6 +87,26 @@ async def test_an_engine_that_cannot_be_told_is_tried_again_and_costs_only_its_o
         await s.open_tickets_are(0)
         assert deaf.num_open == 0
         await deaf.stop()
+
+
+async def test_a_router_that_was_frozen_for_longer_than_its_lease_fails_what_it_had_and_serves_on() -> None:
+    async with site() as s, s.router() as first, s.router() as second:
+        streams = [asyncio.create_task(first.client.post(PATH, json=BODY | {"stream": True})) for _ in range(3)]
+        await until(lambda: len(s.decode.seen) == 3)
+        await s.open_tickets_are(3)
+        first.process.send_signal(signal.SIGSTOP)
+        await s.open_tickets_are(0)
+        await until(lambda: s.num_open == 0)
+        first.process.send_signal(signal.SIGCONT)
+        for answer in await asyncio.gather(*streams):
+            assert '"code":"leg_broken"' in answer.text
+            assert "[DONE]" not in answer.text
+        s.prefill.behaviour = s.decode.behaviour = Behaviour()
+        assert (await first.client.post(PATH, json=BODY)).status_code == 200
+        assert (await second.client.post(PATH, json=BODY)).status_code == 200
+        await s.open_tickets_are(0)
+        assert await first.gauge("tandem_reaped_tickets_total") == 0
+        assert await second.gauge("tandem_reaped_tickets_total") == 3
 
 
 async def test_a_router_that_stops_in_order_leaves_nothing_to_release() -> None:

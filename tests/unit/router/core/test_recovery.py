@@ -19,7 +19,8 @@ def known(name: str, epoch: int, *, takes_back: bool = True, kv: bool = True):
 def settled(left_s: dict[str, float]) -> Owners:
     """Someone who has seen leases for longer than one lasts."""
     owners = Owners(10.0, -100.0)
-    owners.see(left_s)
+    for at in range(-100, 1):
+        owners.see(left_s, float(at))
     return owners
 
 
@@ -29,13 +30,24 @@ def test_a_router_is_gone_when_its_lease_has_ended():
 
 def test_after_an_absence_of_the_store_everybody_gets_one_whole_lease():
     owners = Owners(10.0, 0.0)
-    owners.see({"a": -3.0})
+    owners.see({"a": -3.0}, 0.0)
     assert owners.gone(9.9) == frozenset()
     assert owners.gone(10.0) == {"a"}
     owners.lose_sight(12.0)
+    owners.see({"a": 5.0, "b": -4.0}, 13.0)
     assert owners.gone(21.9) == frozenset()
-    owners.see({"a": 5.0, "b": -4.0})
+    owners.see({"a": 5.0, "b": -4.0}, 18.0)
+    owners.see({"a": 5.0, "b": -4.0}, 22.0)
     assert owners.gone(22.0) == {"b"}
+
+
+def test_who_has_slept_believes_no_ended_lease_for_one_more():
+    owners = settled({"a": 5.0})
+    owners.see({"a": -1.0}, 6.0)
+    assert owners.gone(6.0) == frozenset()
+    owners.see({"a": -6.0}, 11.0)
+    owners.see({"a": -11.0}, 16.0)
+    assert owners.gone(16.0) == {"a"}
 
 
 def test_a_lease_that_the_store_has_lost_is_not_one_that_has_ended():
@@ -44,18 +56,19 @@ def test_a_lease_that_the_store_has_lost_is_not_one_that_has_ended():
     assert owners.gone(9.9) == frozenset()
     owners.find({"a", "lost"}, 9.9)
     assert owners.gone(10.0) == {"lost"}
-    owners.see({"a": 5.0, "lost": 10.0})
+    owners.see({"a": 5.0, "lost": 10.0}, 9.9)
     owners.find({"lost"}, 10.0)
-    assert owners.gone(30.0) == frozenset(), "it has renewed"
-    owners.see({"a": 5.0})
-    owners.find({"lost"}, 30.0)
-    assert owners.gone(39.0) == frozenset(), "what was missing before does not count"
+    assert owners.gone(15.0) == frozenset(), "it has renewed"
+    owners.see({"a": 5.0}, 15.0)
+    owners.find({"lost"}, 15.0)
+    assert owners.gone(24.0) == frozenset(), "what was missing before does not count"
 
 
 def test_a_lease_that_comes_back_at_the_last_moment_counts_at_once():
     owners = settled({"a": 5.0})
     owners.find({"late"}, 0.0)
-    owners.see({"a": 5.0, "late": 10.0})
+    owners.see({"a": 5.0}, 5.0)
+    owners.see({"a": 5.0, "late": 10.0}, 9.9)
     assert owners.gone(10.1) == frozenset()
 
 

@@ -90,7 +90,8 @@ class Store:
         self.renewed.append((owner, lease_for_s))
         return Leases(self.left_s, self.remembers)
 
-    async def claim(self, gone):
+    async def claim(self, gone, claim_for_s):
+        assert claim_for_s > 0
         if self.down:
             raise StoreDown("It is away.")
         self.asked.append(set(gone))
@@ -121,15 +122,22 @@ def clock(monkeypatch):
 async def reaping(clock, *claims, router=None):
     router, store, ledger = router or Router(), Store(*claims), Ledger()
     reaper = Reaper(router, store, ledger, 10.0)
-    clock[0] = 10.0
-    await reaper.look()
+    await watch(reaper, clock)
     await reaper.reap()
     return reaper, router, store, ledger
 
 
+async def watch(reaper, clock):
+    """One lease goes by, with looks."""
+    for _ in range(4):
+        await reaper.look()
+        clock[0] += 2.5
+    await reaper.look()
+
+
 async def test_both_engines_are_told_with_the_seal_and_the_ticket_is_closed(clock):
     reaper, router, store, ledger = await reaping(clock, Claims((ticket(1),)))
-    assert (store.renewed, store.asked) == ([("me", 10.0)], [{"a"}])
+    assert (store.renewed, store.asked) == ([("me", 10.0)] * 5, [{"a"}])
     for url in (P, D):
         (call,) = router.pools[url].calls
         head, _, body = call.partition(b"\r\n\r\n")
@@ -173,7 +181,7 @@ async def test_nobody_is_gone_before_one_whole_lease_has_been_watched(clock):
     reaper = Reaper(Router(), store, Ledger(), 10.0)
     await reaper.look()
     await reaper.reap()
-    clock[0] = 10.0
+    await watch(reaper, clock)
     await reaper.reap()
     store.down = True
     await reaper.look()
@@ -181,18 +189,18 @@ async def test_nobody_is_gone_before_one_whole_lease_has_been_watched(clock):
     store.down = False
     await reaper.look()
     await reaper.reap()
-    clock[0] = 20.0
+    await watch(reaper, clock)
     await reaper.reap()
     assert store.asked == [set(), {"a"}, set(), {"a"}]
 
 
 async def test_a_lease_that_the_store_has_lost_counts_when_it_stays_away(clock):
-    store = Store(Claims(owners=frozenset({"lost"})), left_s={"me": 10.0})
+    found = Claims(owners=frozenset({"lost"}))
+    store = Store(found, found, left_s={"me": 10.0})
     reaper = Reaper(Router(), store, Ledger(), 10.0)
     await reaper.look()
     await reaper.reap()
-    store.claims = [Claims(owners=frozenset({"lost"}))]
-    clock[0] = 10.0
+    await watch(reaper, clock)
     await reaper.reap()
     assert store.asked == [set(), {"lost"}]
 
@@ -220,7 +228,18 @@ async def test_resigning_ends_the_lease_and_a_store_that_is_away_is_no_matter():
     await reaper.resign()
 
 
-async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again():
+async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again_and_not_believed_at_once(clock):
+    router, store = Router(), Store()
+    reaper = Reaper(router, store, Ledger(), 10.0)
+    await watch(reaper, clock)
+    await reaper.reap()
+    store.remembers = False
+    await reaper.look()
+    await reaper.reap()
+    assert (router.num_reopened, store.asked) == (1, [{"a"}, set()])
+
+
+async def test_a_first_lease_cannot_be_remembered():
     router, store = Router(), Store()
     reaper = Reaper(router, store, Ledger(), 10.0)
     store.remembers = False
