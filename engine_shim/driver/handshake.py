@@ -1,7 +1,12 @@
-"""Handshake: two shims introduce themselves, each sealed with the deployment key.
+"""Handshake: two shims introduce themselves, each sealed with the deployment key; one handshake serves both directions.
 
-One HTTP call serves both directions: the caller posts its PeerCard under a fresh nonce and is answered with the other's
-card, sealed over the same nonce, so that an old answer cannot be played back.
+    caller -> callee   Question: whom I want, the address that I dial, a nonce
+    callee -> caller   Introduction: who is here, the nonce and, if I am the one and this is my address, my card
+    caller -> callee   my card
+
+A card is the key to an engine's memory, so nobody shows his own before the other has shown that he holds the deployment
+key. The address is part of the question, so that a stranger who has been dialled cannot pass it on to a real shim; the
+nonce keeps an old answer from being played back.
 """
 
 from __future__ import annotations
@@ -14,13 +19,13 @@ import httpx
 import msgspec
 
 from engine_shim.core.fates import Address, Call
-from router.contract.errors import HandshakeFailed, Unauthorized
+from router.contract.errors import HandshakeFailed
 from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.kv import KVLayout, Region
-from router.contract.seal import NONCE_HEADER, PEER, PEER_ANSWER, SEAL_HEADER, Seal
+from router.contract.seal import HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 
 PROTOCOL_VERSION = 2
-PEER_PATH = "/kv/peer"
+HELLO_PATH, PEER_PATH = "/kv/hello", "/kv/peer"
 KNOCK_FOR_S = 1.0
 
 
@@ -40,6 +45,27 @@ class PeerCard:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Who wants to know."""
+
+    engine_id: EngineId
+    """Of the wanted engine."""
+    address: Address
+    """As it was dialled."""
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who is there."""
+
+    engine_id: EngineId
+    nonce: str
+    card: PeerCard | None
+    """None unless it is the wanted engine, at the address that it gives as its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What a call has brought: a card exactly when the wanted engine has answered, else `error`."""
 
@@ -54,20 +80,19 @@ def read_card(raw: bytes) -> PeerCard:
         card = msgspec.json.decode(raw, type=PeerCard)
     except (msgspec.DecodeError, ValueError) as error:
         raise HandshakeFailed("The peer's introduction cannot be read; are both shims of the same version?") from error
+    return _checked(card)
+
+
+def _checked(card: PeerCard) -> PeerCard:
     if engine_id_of(InstanceId(card.engine_id.rpartition("@")[0]), card.epoch) != card.engine_id:
         raise HandshakeFailed(f"The peer calls itself {card.engine_id!r} in epoch {card.epoch}; these do not fit.")
     return card
 
 
-def check_question(seal: Seal, nonce: str, body: bytes, header: str) -> None:
-    """The caller of a handshake holds the deployment key. Raises Unauthorized."""
-    if not nonce or not seal.header_holds(PEER, nonce.encode() + body, header):
-        raise Unauthorized("This handshake is not sealed with our deployment key; set the same key on all shims.")
-
-
-def seal_answer(seal: Seal, nonce: str, body: bytes) -> str:
-    """SEAL_HEADER of a handshake's answer."""
-    return seal.header(PEER_ANSWER, nonce.encode() + body)
+def introduce(card: PeerCard, question: Question) -> Introduction:
+    """The answer of the engine whose card this is."""
+    fits = question.engine_id == card.engine_id and question.address == card.address
+    return Introduction(card.engine_id, question.nonce, card if fits else None)
 
 
 class Caller:
@@ -83,41 +108,69 @@ class Caller:
         await self._client.aclose()
 
     async def call(self, ours: PeerCard, engine_id: EngineId, address: Address) -> Answer:
-        """Introduce ourselves to whoever answers at this address; never raises but when cancelled."""
-        body, nonce = msgspec.json.encode(ours), os.urandom(16).hex()
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        headers = {NONCE_HEADER: nonce, SEAL_HEADER: self._seal.header(PEER, nonce.encode() + body)}
-        where = f"{engine_id} at {host}:{address.port}"
+        """Find out who is at this address and, if it is the wanted engine, introduce ourselves; never raises but when
+        cancelled."""
+        question = Question(engine_id, address, os.urandom(16).hex())
         async with self._gate:
             try:
-                reply = await self._client.post(
-                    f"http://{host}:{address.port}{PEER_PATH}", content=body, headers=headers
-                )
+                reply = await self._post(address, HELLO_PATH, HELLO, question)
+                answer = self._judge(reply, question)
+                if answer.card is not None:
+                    reply = await self._post(address, PEER_PATH, PEER, ours)
+                    if reply.status_code != httpx.codes.OK:
+                        return _silent(f"{engine_id} refused our card ({reply.status_code}: {reply.text[:200]}).")
+                return answer
             except httpx.ConnectError:
                 if await _is_refused(address):
-                    return Answer(Call.REFUSED, error=HandshakeFailed(f"Nobody listens for {where}; it has ended."))
-                return Answer(Call.SILENT, error=HandshakeFailed(f"No connection to {where}."))
+                    failed = HandshakeFailed(f"Nobody listens at {_shown(address)}; {engine_id} has ended.")
+                    return Answer(Call.REFUSED, error=failed)
+                return _silent(f"No connection to {engine_id} at {_shown(address)}.")
             except httpx.HTTPError as error:
-                failed = HandshakeFailed(f"The side channel of {where} does not answer ({type(error).__name__}).")
-                return Answer(Call.SILENT, error=failed)
-        return self._judge(reply, nonce, engine_id, where)
+                why = type(error).__name__
+                return _silent(f"The side channel of {engine_id} at {_shown(address)} does not answer ({why}).")
 
-    def _judge(self, reply: httpx.Response, nonce: str, engine_id: EngineId, where: str) -> Answer:
-        if reply.status_code != httpx.codes.OK:
-            failed = HandshakeFailed(f"{where} refused the handshake (status {reply.status_code}).")
-            return Answer(Call.SILENT, error=failed)
-        sealed = reply.headers.get(SEAL_HEADER, "")
-        if not self._seal.header_holds(PEER_ANSWER, nonce.encode() + reply.content, sealed):
-            failed = HandshakeFailed(f"The answer of {where} is not sealed with our deployment key.")
-            return Answer(Call.SILENT, error=failed)
+    async def _post(self, address: Address, path: str, purpose: bytes, message: Question | PeerCard) -> httpx.Response:
+        body = msgspec.json.encode(message)
+        headers = {SEAL_HEADER: self._seal.header(purpose, body)}
+        return await self._client.post(f"http://{_shown(address)}{path}", content=body, headers=headers)
+
+    def _judge(self, reply: httpx.Response, question: Question) -> Answer:
+        where = f"{question.engine_id} at {_shown(question.address)}"
         try:
-            card = read_card(reply.content)
+            found = self._read(reply, question, where)
         except HandshakeFailed as error:
             return Answer(Call.SILENT, error=error)
-        if card.engine_id != engine_id:
-            failed = HandshakeFailed(f"Where {where} was answers {card.engine_id}; it has been started anew.")
+        if found.engine_id != question.engine_id:
+            failed = HandshakeFailed(f"Where {where} was answers {found.engine_id}; it has been started anew.")
             return Answer(Call.ANOTHER, error=failed)
-        return Answer(Call.ANSWERED, card)
+        if found.card is None:
+            return _silent(f"{where} gives another address as its own; check its advertise_host.")
+        return Answer(Call.ANSWERED, found.card)
+
+    def _read(self, reply: httpx.Response, question: Question, where: str) -> Introduction:
+        """The answer to our question by a holder of our key. Raises HandshakeFailed."""
+        if reply.status_code != httpx.codes.OK:
+            raise HandshakeFailed(f"{where} refused the handshake (status {reply.status_code}).")
+        if not self._seal.header_holds(HELLO_ANSWER, reply.content, reply.headers.get(SEAL_HEADER, "")):
+            raise HandshakeFailed(f"The answer of {where} is not sealed with our deployment key.")
+        try:
+            found = msgspec.json.decode(reply.content, type=Introduction)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise HandshakeFailed(f"The answer of {where} cannot be read; is it of the same version?") from error
+        if found.nonce != question.nonce:
+            raise HandshakeFailed(f"The answer of {where} is not one to our question.")
+        if found.card is not None:
+            _checked(found.card)
+        return found
+
+
+def _silent(message: str) -> Answer:
+    return Answer(Call.SILENT, error=HandshakeFailed(message))
+
+
+def _shown(address: Address) -> str:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}"
 
 
 async def _is_refused(address: Address) -> bool:

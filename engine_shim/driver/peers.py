@@ -71,10 +71,9 @@ class Peers:
             raise PeerGone(f"{engine_id} has ended; retry on its successor.")
         return await asyncio.shield(self._call(engine_id, address))
 
-    async def welcome(self, card: PeerCard) -> PeerCard:
-        """The caller of a handshake is known here; returns our own card for the answer. Raises as `ensure`."""
+    async def welcome(self, card: PeerCard) -> None:
+        """The caller of a handshake is known here. Raises as `ensure`."""
         await self._admit(card)
-        return self.card
 
     def known(self) -> tuple[EngineId, ...]:
         """Everyone who can be reached."""

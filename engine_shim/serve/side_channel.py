@@ -12,12 +12,12 @@ from fastapi import APIRouter, Request, Response
 
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
-from engine_shim.driver.handshake import PEER_PATH, check_question, read_card, seal_answer
+from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Question, introduce, read_card
 from engine_shim.serve.http_body import read_body
 from engine_shim.serve.self_test import self_test_routes
 from router.contract.errors import BadRequest, Unauthorized
 from router.contract.ids import EngineId, TransferId
-from router.contract.seal import CANCEL, FENCE, NONCE_HEADER, SEAL_HEADER, Seal
+from router.contract.seal import CANCEL, FENCE, HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 from router.store.codec import encode_instance
 
 T = TypeVar("T")
@@ -35,19 +35,20 @@ class _Fence(msgspec.Struct):
 
 
 def side_channel(driver: Driver, seal: Seal) -> APIRouter:
-    """Routes `POST /kv/peer`, `GET /kv/instance`, `POST /kv/cancel`, `POST /kv/fence`, and the self-test's."""
+    """Routes `POST /kv/{hello,peer,cancel,fence}`, `GET /kv/instance`, and the self-test's."""
     router = APIRouter(include_in_schema=False)
+
+    @router.post(HELLO_PATH)
+    async def hello(request: Request) -> Response:
+        question = await _sealed(request, seal, HELLO, Question)
+        answer = msgspec.json.encode(introduce(_hand_over(driver).peers.card, question))
+        return Response(answer, media_type=JSON, headers={SEAL_HEADER: seal.header(HELLO_ANSWER, answer)})
 
     @router.post(PEER_PATH)
     async def peer(request: Request) -> Response:
-        peers = _hand_over(driver).peers
-        raw, nonce = (
-            await read_body(request.scope, request.receive, MAX_CARD_BYTES),
-            request.headers.get(NONCE_HEADER, ""),
-        )
-        check_question(seal, nonce, raw, request.headers.get(SEAL_HEADER, ""))
-        answer = msgspec.json.encode(await peers.welcome(read_card(raw)))
-        return Response(answer, media_type=JSON, headers={SEAL_HEADER: seal_answer(seal, nonce, answer)})
+        raw = await _sealed_bytes(request, seal, PEER)
+        await _hand_over(driver).peers.welcome(read_card(raw))
+        return Response(b"{}", media_type=JSON)
 
     @router.get("/kv/instance")
     async def instance() -> Response:
@@ -77,11 +78,16 @@ def _hand_over(driver: Driver) -> HandOver:
 
 
 async def _sealed(request: Request, seal: Seal, purpose: bytes, kind: type[T]) -> T:
-    """The body, when a holder of the deployment key has sent it. Raises Unauthorized, BadRequest."""
-    raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
-    if not seal.header_holds(purpose, raw, request.headers.get(SEAL_HEADER, "")):
-        raise Unauthorized(f"This message needs a {SEAL_HEADER} made with our deployment key.")
+    """The decoded body, when a holder of the deployment key has sent it. Raises Unauthorized, BadRequest."""
+    raw = await _sealed_bytes(request, seal, purpose)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:
         raise BadRequest(f"The body is not what this path takes ({error}).") from error
+
+
+async def _sealed_bytes(request: Request, seal: Seal, purpose: bytes) -> bytes:
+    raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
+    if not seal.header_holds(purpose, raw, request.headers.get(SEAL_HEADER, "")):
+        raise Unauthorized(f"This message needs a {SEAL_HEADER} made with our deployment key.")
+    return raw

@@ -110,9 +110,10 @@ class SiteCaller(Caller):
         hand_over = self._site.drivers[engine_id].hand_over
         assert hand_over is not None
         try:
-            return Answer(Call.ANSWERED, await hand_over.peers.welcome(ours))
+            await hand_over.peers.welcome(ours)
         except TandemError as error:
             return Answer(Call.SILENT, error=HandshakeFailed(error.message))
+        return Answer(Call.ANSWERED, hand_over.peers.card)
 
 
 def prompt_request(prompt: tuple[int, ...], max_tokens: int = 3) -> SequenceRequest:

@@ -12,14 +12,14 @@ from fastapi import FastAPI
 
 from engine_shim.core.fates import Address, Fate, FateClocks, FateDesk
 from engine_shim.driver.driver import Driver
-from engine_shim.driver.handshake import PEER_PATH, Caller, PeerCard, read_card, seal_answer
+from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Caller, Introduction, PeerCard, Question, read_card
 from engine_shim.driver.peers import Peers
 from engine_shim.serve.problems import on_problem
 from engine_shim.serve.side_channel import side_channel
 from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone, TandemError
 from router.contract.ids import EngineId, Epoch
 from router.contract.instance import Role
-from router.contract.seal import FENCE, NONCE_HEADER, PEER, SEAL_HEADER, Seal
+from router.contract.seal import FENCE, HELLO, HELLO_ANSWER, SEAL_HEADER, Seal
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Site, small_layout, until
 
@@ -63,11 +63,13 @@ async def meeting() -> AsyncIterator[Meeting]:
     assert prefill.hand_over is not None
     server, serving, port = await serve(prefill)
     there = Address("127.0.0.1", port)
+    theirs = prefill.hand_over.peers
+    theirs.card = replace(theirs.card, address=there)
     # HTTP this time: Peers of our own, with the Site's agents behind them.
     near = decode.hand_over.peers
     ours = Peers(near.card, near._writer, Caller(Seal(KEY)), FateDesk(FateClocks()))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-        meeting = Meeting(ours, prefill.hand_over.peers, there, server, serving, http)
+        meeting = Meeting(ours, theirs, there, server, serving, http)
         yield meeting
         await ours.aclose()
     await meeting.stop_theirs()
@@ -103,21 +105,56 @@ async def test_who_holds_another_key_is_not_let_in_and_learns_nothing(meeting: M
     await stranger.aclose()
     with pytest.raises(PeerGone):
         meeting.theirs.find(ours.card.engine_id)
-    body = msgspec.json.encode(ours.card)
-    for headers in ({}, {NONCE_HEADER: "n"}, {SEAL_HEADER: Seal(KEY).header(PEER, body)}):
-        reply = await meeting.http.post(PEER_PATH, content=body, headers=headers)
-        assert reply.status_code == 401
-        assert meeting.theirs.card.engine_id not in reply.text
+    for path, message in (
+        (PEER_PATH, ours.card),
+        (HELLO_PATH, Question(meeting.theirs.card.engine_id, meeting.there, "n")),
+    ):
+        body = msgspec.json.encode(message)
+        for headers in ({}, {SEAL_HEADER: Seal(KEY).header(FENCE, body)}):
+            reply = await meeting.http.post(path, content=body, headers=headers)
+            assert reply.status_code == 401
+            assert meeting.theirs.card.engine_id not in reply.text
+
+
+async def test_a_question_that_was_meant_for_another_address_brings_no_card(meeting: Meeting) -> None:
+    """A stranger whom a shim has dialled passes the sealed question on to the real engine."""
+    question = Question(meeting.theirs.card.engine_id, Address("10.6.6.6", 666), "n")
+    body = msgspec.json.encode(question)
+    headers = {SEAL_HEADER: Seal(KEY).header(HELLO, body)}
+    reply = await meeting.http.post(HELLO_PATH, content=body, headers=headers)
+    assert msgspec.json.decode(reply.content, type=Introduction).card is None
+
+
+async def test_nobody_shows_his_card_to_one_who_does_not_hold_the_key(meeting: Meeting) -> None:
+    """Such as one whom a request has named as its prefill."""
+    asked: list[httpx.Request] = []
+
+    def stranger(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        question = msgspec.json.decode(request.content, type=Question)
+        answer = msgspec.json.encode(Introduction(question.engine_id, question.nonce, meeting.theirs.card))
+        return httpx.Response(200, content=answer, headers={SEAL_HEADER: Seal("x" * 32).header(HELLO_ANSWER, answer)})
+
+    caller = Caller(Seal(KEY))
+    caller._client = httpx.AsyncClient(transport=httpx.MockTransport(stranger))
+    ours = meeting.ours
+    naive = Peers(ours.card, ours._writer, caller, FateDesk(FateClocks()))
+    with pytest.raises(HandshakeFailed, match="not sealed"):
+        await naive.ensure(meeting.theirs.card.engine_id, Address("10.6.6.6", 666))
+    assert [request.url.path for request in asked] == [HELLO_PATH]
+    assert ours.card.agent_metadata not in asked[0].content
+    await naive.aclose()
 
 
 async def test_an_answer_to_another_question_is_not_believed(meeting: Meeting) -> None:
-    answer = msgspec.json.encode(meeting.theirs.card)
-    replay = httpx.Response(200, content=answer, headers={SEAL_HEADER: seal_answer(Seal(KEY), "old", answer)})
+    card = meeting.theirs.card
+    answer = msgspec.json.encode(Introduction(card.engine_id, "an old nonce", card))
+    replay = httpx.Response(200, content=answer, headers={SEAL_HEADER: Seal(KEY).header(HELLO_ANSWER, answer)})
     caller = Caller(Seal(KEY))
     caller._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: replay))
     ours = meeting.ours
     believer = Peers(ours.card, ours._writer, caller, FateDesk(FateClocks()))
-    with pytest.raises(HandshakeFailed, match="not sealed"):
+    with pytest.raises(HandshakeFailed, match="not one to our question"):
         await believer.ensure(meeting.theirs.card.engine_id, meeting.there)
     await believer.aclose()
 
@@ -145,7 +182,6 @@ async def test_a_lost_peer_is_called_at_once_and_met_again(meeting: Meeting) -> 
     """Case E2: one transport error must not make the peer unknown for good."""
     ours, engine_id = meeting.ours, meeting.theirs.card.engine_id
     await ours.ensure(engine_id, meeting.there)
-    ours._fates._peers[engine_id].address = meeting.there  # the Site's cards carry no real port
     died: list[EngineId] = []
     ours.news.on_died = died.append
     ours.on_lost(engine_id)
@@ -159,7 +195,6 @@ async def test_a_lost_peer_is_called_at_once_and_met_again(meeting: Meeting) -> 
 async def test_a_lost_peer_whose_address_refuses_is_dead(meeting: Meeting) -> None:
     ours, engine_id = meeting.ours, meeting.theirs.card.engine_id
     await ours.ensure(engine_id, meeting.there)
-    ours._fates._peers[engine_id].address = meeting.there
     await meeting.stop_theirs()
     died: list[EngineId] = []
     ours.news.on_died = died.append
