@@ -252,7 +252,7 @@ class MockConnection(asyncio.Protocol):
     def _end_request(self) -> None:
         self._busy = False
         self._engine.num_open -= 1
-        if self._current is not None:
+        if self._engine.records and self._current is not None:
             self._engine.running.pop(self._current.headers.get("x-request-id", ""), None)
         idle_s = self._engine.behaviour.idle_close_s
         if idle_s:

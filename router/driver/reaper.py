@@ -29,6 +29,7 @@ LOG = logging.getLogger("tandem.router")
 
 CALL_S = 3.0
 """Seconds that an engine gets for one call, connecting included."""
+RESIGN_S = 1.0
 CALLS_AT_ONCE = 8
 LOOKS_A_LEASE = 3
 TRIES_A_LEASE = 10
@@ -128,9 +129,10 @@ class Reaper:
     async def resign(self) -> None:
         """Our lease has ended, so that others release at once what could not be closed here."""
         try:
-            await self._recovery.renew(self._router.conduct.owner, 0.0)
-        except StoreError as error:
-            LOG.warning("the lease of this router runs out by itself: %s", error)
+            async with asyncio.timeout(RESIGN_S):
+                await self._recovery.renew(self._router.conduct.owner, 0.0)
+        except (StoreError, TimeoutError):
+            LOG.warning("the lease of this router runs out by itself, since the store does not answer")
 
     async def reap(self) -> None:
         """What may be claimed has been claimed and, as far as engines could be told, closed."""

@@ -228,6 +228,19 @@ async def test_resigning_ends_the_lease_and_a_store_that_is_away_is_no_matter():
     await reaper.resign()
 
 
+async def test_resigning_waits_for_a_silent_store_only_a_moment(monkeypatch):
+    monkeypatch.setattr(module, "RESIGN_S", 0.01)
+    store = Store()
+    answer = asyncio.Event()
+
+    async def renew(owner, lease_for_s):
+        await answer.wait()
+
+    store.renew = renew
+    await Reaper(Router(), store, Ledger(), 10.0).resign()
+    assert not answer.is_set()
+
+
 async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again_and_not_believed_at_once(clock):
     router, store = Router(), Store()
     reaper = Reaper(router, store, Ledger(), 10.0)
