@@ -299,10 +299,8 @@ class LayoutMismatch(TransferError):
 
 
 class StaleAttempt(TransferError):
-    """This attempt has been given up; a newer one may be running."""
+    """This attempt has been given up or is here already; a fresh one may do."""
 
-    http_status = 409
-    retryable = False
     code = "stale_attempt"
 
 
