@@ -161,8 +161,9 @@ class Overloaded(RouterError):
 
 
 class Draining(RouterError):
-    """This process is going away."""
+    """This process is going away; another one may take the request."""
 
+    retryable = True
     code = "draining"
 
 

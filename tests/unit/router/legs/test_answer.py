@@ -69,6 +69,7 @@ def test_429_may_pass_elsewhere():
     ("status", "body", "passes", "retryable", "blamed", "code"),
     [
         (503, envelope("no_seats"), True, True, Blame.DECODE, "no_seats"),
+        (503, envelope("draining"), True, True, Blame.DECODE, "draining"),
         (503, envelope("their_own"), True, True, Blame.DECODE, "their_own"),
         (503, envelope(503), True, True, Blame.DECODE, "engine_error"),
         (503, b"busy", False, True, Blame.DECODE, "engine_error"),
