@@ -41,6 +41,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("lease_on_filled_kv", _I.NOTHING_HELD, "prefill frees finished KV that nobody registers for"),
         Safeguard("fence_by_epoch", _I.ROW_EXISTS, "a notice for another start of an instance is refused"),
         Safeguard("late_refusal", _I.RIGHT_KV, "a tag of an older attempt or start does not count"),
+        Safeguard("refuse_strangers", _I.NOTHING_HELD, "a notice counts only once a handshake is known here"),
         Safeguard("refuse_the_dead", _I.NOTHING_HELD, "a late notice of a dead peer is refused"),
         Safeguard("settle_after_death", _I.SEATS_SAFE, "what a dead peer had sent gets the time to land"),
         Safeguard("settle_after_stopped", _I.SEATS_SAFE, "what a failed WRITE had sent gets the time to land"),

@@ -47,9 +47,13 @@ class Acquaintances:
         """True when KV cache and notices can pass."""
         return engine_id in self._known
 
+    def fate_of(self, engine_id: EngineId) -> Fate | None:
+        """What has become of it; None for a stranger."""
+        return self._fates.fate_of(engine_id)
+
     def is_buried(self, engine_id: EngineId) -> bool:
         """True when its process is known to have ended."""
-        return self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)
+        return self.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)
 
     def known(self) -> list[EngineId]:
         """Everyone who can be reached."""

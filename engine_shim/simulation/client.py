@@ -38,7 +38,7 @@ class Client(Process):
         self.code = ""
         self.router = router
         self.excused = False
-        """Its router was killed, stopped or cut off meanwhile: its deadline may pass without a word."""
+        """Its router was killed, stopped or cut off, then or at its start: its deadline may pass in silence."""
         self._scene = scene
         self._leaves_after_s = leaves_after_s
         self._tokens: list[Token] = []
@@ -48,6 +48,8 @@ class Client(Process):
         """The request is on its way."""
         timeline = self._scene.timeline
         self._scene.tell(self.name, f"asks {self.router}", self.name)
+        router = self._scene.network.host(self.router).process
+        self.excused = router is None or router.stopped
         self._connection = self._scene.network.call(self, self._scene.network.host(self.router), self.ask, self)
         timeline.timer(self.ask.total_s + PATIENCE_S, self, self._leave, End.TIMED_OUT)
         if self._leaves_after_s is not None:

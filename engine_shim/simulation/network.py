@@ -58,6 +58,9 @@ class Host:
         self.process: Server | None = None
 
 
+SPARED = 4
+
+
 @dataclass(slots=True)
 class Noise:
     """How unkind the network is at the moment; probabilities."""
@@ -70,7 +73,7 @@ class Noise:
     failing: float = 0.0
     """A copy fails in the middle."""
     fair: bool = False
-    """After a lost notice the next one on the same way passes."""
+    """After a lost notice the next SPARED ones on the same way pass."""
 
 
 class Connection:
@@ -164,8 +167,8 @@ class Network:
         self.connections: dict[Connection, None] = {}
         self._connect_s = connect_s
         self._parted_until: dict[frozenset[str], float] = {}
-        self._unlucky: set[tuple[str, str]] = set()
-        """Ways whose last notice was lost."""
+        self._spared: dict[tuple[str, str], int] = {}
+        """How many more notices pass on a way, in a fair network, before one may be lost again."""
 
     def host(self, name: str) -> Host:
         """The host of that name; a new one is empty."""
@@ -210,10 +213,11 @@ class Network:
                 self.timeline.after(self.delay_s("", ""), sender, self._fail, sender, host)
             return
         way = (sender.name, host.name)
-        if rng.random() < noise.lost and not (noise.fair and way in self._unlucky):
-            self._unlucky.add(way)
+        spared = self._spared.get(way, 0)
+        if rng.random() < noise.lost and not (noise.fair and spared):
+            self._spared[way] = SPARED
             return
-        self._unlucky.discard(way)
+        self._spared[way] = max(spared - 1, 0)
         for _ in range(2 if rng.random() < noise.doubled else 1):
             # Not bound to a process: a notice to a process that has died finds its successor.
             self.timeline.after(self.delay_s(sender.name, host.name), None, self._bring, host, notice)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine_shim.core.fates import Fate
 from engine_shim.engine.port import Purpose
 from engine_shim.simulation.acquaintances import Acquaintances
 from engine_shim.simulation.copies import Copies
@@ -124,7 +125,11 @@ class Shim(Server):
             self.scene.counts["refused: notice for another start"] += 1
             if "fence_by_epoch" not in self.scene.off:
                 return
-        if self.acquaintances.is_buried(notice.sender) and "refuse_the_dead" not in self.scene.off:
+        fate = self.acquaintances.fate_of(notice.sender)
+        if fate is None and "refuse_strangers" not in self.scene.off:
+            self.scene.counts["refused: notice of a stranger"] += 1
+            return
+        if fate in (Fate.DEAD, Fate.GONE) and "refuse_the_dead" not in self.scene.off:
             self.scene.counts["refused: notice of a dead peer"] += 1
             return
         match notice.notice:
