@@ -23,7 +23,7 @@ from engine_shim.driver.copies import Copies
 from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import Seated
-from router.contract.errors import BadRequest, TandemError, TransferFailed
+from router.contract.errors import StaleAttempt, TandemError, TransferFailed
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.tags import Tag
@@ -54,16 +54,13 @@ class DecodeSide:
     async def open(self, handoff: DecodeHandoff) -> None:
         """Prefill's shim is known and this transfer is awaited.
 
-        Raises HandshakeFailed, LayoutMismatch, PeerGone, BadRequest.
+        Raises HandshakeFailed, LayoutMismatch, PeerGone, StaleAttempt.
         """
         address = Address(handoff.side_channel_host, handoff.side_channel_port)
         peer = await self._shell.peers.ensure(handoff.prefill_engine_id, address)
         prefill = (peer.engine_id, peer.epoch)
         if not self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shell.clock()):
-            raise BadRequest(
-                f"transfer_id {handoff.transfer_id} is in use; each attempt needs a fresh one.",
-                param="kv_transfer_params",
-            )
+            raise StaleAttempt(f"transfer_id {handoff.transfer_id} is in use; each attempt needs a fresh one.")
 
     def on_seated(self, transfer_id: TransferId, seated: Seated) -> None:
         """The engine reserved seats."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import TokensOut
-from router.contract.errors import BadRequest, DeadlinePassed, TandemError
+from router.contract.errors import DeadlinePassed, StaleAttempt, TandemError
 from router.contract.ids import TransferId
 from router.contract.wire import Handoff
 
@@ -48,9 +48,9 @@ class Running:
         return len(self._sequences)
 
     def begin(self, seq_id: str, handoff: Handoff | None) -> Stream:
-        """The sequence is known. Raises BadRequest when its id is in use."""
+        """The sequence is known. Raises StaleAttempt when its id is in use."""
         if seq_id in self._sequences:
-            raise BadRequest("This transfer_id is in use; each attempt needs a fresh one.", param="kv_transfer_params")
+            raise StaleAttempt("This transfer_id is in use; each attempt needs a fresh one.")
         stream = Stream(seq_id, self._on_close)
         self._sequences[seq_id] = _Sequence(stream, handoff)
         return stream

@@ -15,7 +15,6 @@ from engine_shim.driver.hand_over import HandOver, KVFailure
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import NoticeCame
 from router.contract.errors import (
-    BadRequest,
     DeadlinePassed,
     Draining,
     EngineDown,
@@ -225,7 +224,7 @@ async def test_the_router_takes_finished_prefill_back(plain: Pair) -> None:
 async def test_a_transfer_id_in_use_is_refused(plain: Pair) -> None:
     handoff = decode_handoff("twice", plain.prefill, Mode.PUSH)
     first = await plain.decode.submit(prompt_request(PROMPT), handoff, 30.0)
-    with pytest.raises(BadRequest):
+    with pytest.raises(StaleAttempt):
         await plain.decode.submit(prompt_request(PROMPT), handoff, 30.0)
     first.close()
     await until(plain.is_quiet)

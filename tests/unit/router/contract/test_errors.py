@@ -40,7 +40,7 @@ def test_client_errors_are_4xx_and_never_retried_and_all_others_5xx_or_conflict(
             assert 400 <= error.http_status < 500, error
             assert not error.retryable, error
         else:
-            assert error.http_status >= 500 or error is errors.StaleAttempt, error
+            assert error.http_status >= 500, error
 
 
 def test_codes_are_machine_readable() -> None:
