@@ -23,7 +23,7 @@ from engine_shim.simulation.ablations import new_seat_desk
 from engine_shim.simulation.copies import CopyOrder
 from engine_shim.simulation.prefill_side import note_copy, tell_peer
 from engine_shim.simulation.story import Invariant, request_in
-from router.contract.errors import BadRequest, TandemError, TransferFailed
+from router.contract.errors import StaleAttempt, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.rendezvous import PrefillDone, Registration
@@ -49,7 +49,7 @@ class DecodeSide:
         prefill = (engine_id, Epoch(int(engine_id.partition("@")[2])))
         if self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shim.scene.now):
             return None
-        return BadRequest("This transfer_id is in use; each attempt needs a fresh one.")
+        return StaleAttempt("This transfer_id is in use; each attempt needs a fresh one.")
 
     def on_seated(self, transfer_id: TransferId, seats: tuple[int, ...], wanted: tuple[int, int]) -> None:
         """The engine reserved seats."""

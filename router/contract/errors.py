@@ -299,7 +299,7 @@ class LayoutMismatch(TransferError):
 
 
 class StaleAttempt(TransferError):
-    """This attempt has been given up, or its id has been used; a fresh one may well succeed."""
+    """This attempt has been given up or is here already; a fresh one may do."""
 
     code = "stale_attempt"
 

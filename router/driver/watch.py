@@ -1,6 +1,9 @@
 """FleetWatch: keeps the Router's Fleet as fresh as its sources are.
 
 When a source does not answer, its last sightings stay: engines do not die because the store does. `degraded` says so.
+Nor do they all die at once: a store that has lost its memory, or was stopped for longer than all leases, names nobody
+until the next heartbeats. So for DOUBT_S after a failure, and after the first answer that names nobody, those whom an
+answer misses stay beside those whom it names. Whoever is dead for all that costs an attempt, not a request.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from router.core.fleet import Sighting, fold
 from router.driver.router import Router
 
 LOG = logging.getLogger("tandem.router")
+
+DOUBT_S = 3.0
+"""Longer than a heartbeat of the shims."""
 
 
 class FleetSource(Protocol):
@@ -34,6 +40,8 @@ class FleetWatch:
         self._period_s = period_s
         self._seen: list[Sequence[Sighting]] = [() for _ in sources]
         self._failing = [False for _ in sources]
+        self._named_nobody = [True for _ in sources]
+        self._doubted_until = [0.0 for _ in sources]
         self.looked_at = monotonic()
         """When all sources last answered."""
 
@@ -58,8 +66,9 @@ class FleetWatch:
 
     async def _ask(self, number: int) -> None:
         try:
-            self._seen[number] = await self._sources[number].snapshot()
+            named = await self._sources[number].snapshot()
         except StoreError as error:
+            self._doubted_until[number] = monotonic() + DOUBT_S
             if not self._failing[number]:
                 LOG.warning("the fleet is served from its last snapshot: %s", error)
             self._failing[number] = True
@@ -67,3 +76,14 @@ class FleetWatch:
             if self._failing[number]:
                 LOG.warning("the fleet is fresh again")
             self._failing[number] = False
+            self._seen[number] = self._believed(number, named)
+
+    def _believed(self, number: int, named: Sequence[Sighting]) -> Sequence[Sighting]:
+        """Those whom the source names and, while it is doubted, those whom it has named before."""
+        if not named and not self._named_nobody[number]:
+            self._doubted_until[number] = monotonic() + DOUBT_S
+        self._named_nobody[number] = not named
+        if monotonic() >= self._doubted_until[number]:
+            return named
+        names = {sighting.instance.instance_id for sighting in named}
+        return [*named, *(missed for missed in self._seen[number] if missed.instance.instance_id not in names)]

@@ -16,7 +16,7 @@ from router.store.embedded import EmbeddedStore, find_server
 from tests.support.redis_cluster import free_ports
 
 SERVICE = "tandem"
-DOWN_AFTER_MS = 500
+DOWN_AFTER_MS = 1000
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.needs("redis")
 
 P0 = InstanceId("p0")
 WITHIN_S = 30
-"""What a failover may take on a busy machine; the sentinel itself waits half a second."""
+"""What a failover may take on a busy machine; the sentinel itself waits a second."""
 
 
 def noted(number: int) -> Noted:

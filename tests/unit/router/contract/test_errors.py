@@ -34,7 +34,7 @@ def test_blame_follows_the_branch() -> None:
     assert StoreDown.blame is Blame.STORE
 
 
-def test_client_errors_are_4xx_and_never_retried_and_all_others_5xx_or_conflict() -> None:
+def test_client_errors_are_4xx_and_never_retried_and_all_others_5xx() -> None:
     for error in leaves():
         if issubclass(error, ClientError):
             assert 400 <= error.http_status < 500, error

@@ -1,9 +1,12 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from router.contract.errors import StoreDown
 from router.core.burden import Burdens
-from router.driver.watch import FleetWatch
+from router.driver import watch as module
+from router.driver.watch import DOUBT_S, FleetWatch
 from tests.support.instances import decode, names, prefill
 
 
@@ -36,11 +39,11 @@ async def test_a_source_that_is_down_keeps_its_last_word(caplog):
     watch, router = watched(store, static)
     await watch.look()
     looked_at = watch.looked_at
-    store.down, static.seen = True, ()
+    store.down, static.seen = True, (decode("d1"),)
     await watch.look()
     await watch.look()
     assert watch.degraded and watch.looked_at == looked_at
-    assert names(router.fleets[-1].members) == ["p0"]
+    assert names(router.fleets[-1].members) == ["d1", "p0"]
     store.down = False
     await watch.look()
     assert not watch.degraded and watch.looked_at > looked_at
@@ -56,3 +59,63 @@ async def test_it_looks_again_and_again():
         await source.asked.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Monotonic seconds, by hand."""
+    now = SimpleNamespace(at=100.0)
+    monkeypatch.setattr(module, "monotonic", lambda: now.at)
+    return now
+
+
+async def test_a_source_that_has_forgotten_everybody_is_not_believed_until_they_have_had_time_to_come_back(clock):
+    store = Source(prefill(), decode())
+    watch, router = watched(store)
+    await watch.look()
+    store.seen = ()
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0", "p0"]
+    store.seen = (decode(epoch=8),)
+    clock.at += DOUBT_S - 0.1
+    await watch.look()
+    assert [(m.instance.instance_id, m.instance.epoch) for m in router.fleets[-1].members] == [("d0", 8), ("p0", 1)]
+    clock.at += 0.2
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0"], "whoever has not come back is gone"
+
+
+async def test_a_source_that_goes_on_naming_nobody_is_believed_in_the_end(clock):
+    store = Source(prefill())
+    watch, router = watched(store)
+    await watch.look()
+    store.seen = ()
+    for _ in range(4):
+        await watch.look()
+        assert names(router.fleets[-1].members) == ["p0"]
+        clock.at += DOUBT_S / 4
+    await watch.look()
+    assert names(router.fleets[-1].members) == []
+
+
+async def test_a_source_that_has_failed_is_doubted_for_a_while(clock):
+    store = Source(prefill(), decode())
+    watch, router = watched(store)
+    await watch.look()
+    store.down = True
+    await watch.look()
+    store.down, store.seen = False, (decode(),)
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0", "p0"]
+    clock.at += DOUBT_S
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0"]
+
+
+async def test_a_sound_source_is_believed_at_once(clock):
+    store = Source(prefill(), decode())
+    watch, router = watched(store)
+    await watch.look()
+    store.seen = (decode(),)
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0"]
