@@ -17,7 +17,7 @@ TandemError
 |  +- LegUnreachable      502     +- LegBroken         502     +- LegTimeout     504
 +- TransferError               the KV cache did not arrive
 |  +- HandshakeFailed     502     +- TransferFailed    502     +- PeerGone       502
-|  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   409
+|  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502
 +- EngineError
 |  +- NoSeats             503     +- EngineDown        503     +- DeadlinePassed 504
 +- DeploymentError             the operator must change the set-up (process exit status 2)
