@@ -45,9 +45,9 @@ lint: install  ## format, lint, types, import rules
 check: lint  ## lint and the fast tests, about a minute
 	$(BIN)/python -m pytest -n 2 $(FAST_TESTS)
 
-# The fast tests share the cores; the others start whole fleets and run one after the other.
-test: check  ## everything that this machine can run; what CI calls
-	$(BIN)/python -m pytest tests --durations=10 $(addprefix --ignore=,$(FAST_TESTS) $(NOT_RUN))
+# Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
+test: lint  ## everything that this machine can run; what CI calls
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 chaos: install  ## hurt real processes under load, three minutes; another seed with TANDEM_TEST_CHAOS_SEED=N
