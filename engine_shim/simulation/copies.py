@@ -51,6 +51,8 @@ class _Running:
     by_card: bool
     fails_after: int
     num_done: int = 0
+    ended: bool = False
+    """Its mover has been told of its end."""
     orphaned: bool = False
     """Its mover has ended it, one way or another."""
     sent: list[Content] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Copies:
         scene.on_moment("copying", order.mover.name)
         peer = order.peer
         if peer is None or peer.dead:
-            self._end(order, TransferFailed("The peer is dead."))
+            self._tell(order, TransferFailed("The peer is dead."))
             return
         copy = Copy(order.transfer_id, order.source, order.target, list(order.pieces))
         fails_after = rng.randrange(len(order.pieces)) if rng.random() < scene.network.noise.failing else -1
@@ -92,11 +94,12 @@ class Copies:
         """Copies of a dead mover end, though what it had sent may still land; towards a dead peer they fail."""
         for running in list(self._running):
             order = running.order
-            if order.peer is process:
+            if process is (order.mover if order.on_landed is None else order.peer):
                 self._forget(running)
-                self._end(order, TransferFailed("The peer died."))
-            elif order.mover is process and not running.orphaned:
+            elif process in (order.mover, order.peer) and not running.orphaned:
                 self._orphan(running)
+            if process is order.peer and not running.ended:
+                self._end(running, TransferFailed("The peer died."))
 
     def break_between(self, one: str, other: str) -> None:
         """Copies between two hosts fail, as their connection has."""
@@ -115,19 +118,20 @@ class Copies:
         if running.orphaned:
             return
         self._orphan(running)
-        self._end(running.order, TransferFailed(why))
+        self._end(running, TransferFailed(why))
 
     def _orphan(self, running: _Running) -> None:
-        """Its mover has ended it. Of a WRITE, some bytes may be under way: they land when the target looks."""
+        """Its mover has ended it. Some bytes may be under way: they land when the target looks."""
         order = running.order
-        if order.on_landed is None or order.peer is None or order.peer.dead or self.scene.rng.random() < 0.4:
+        target = order.mover if order.on_landed is None else order.peer
+        if target is None or target.dead or self.scene.rng.random() < 0.4:
             self._forget(running)
             return
         running.orphaned = True
         # They have left prefill's blocks already.
         running.sent = [order.source.holds.get(source, (order.transfer_id, -1)) for source, _ in running.copy.pieces]
         running.copy.source = None
-        self.scene.timeline.after(DRAIN_S * self.scene.rng.random(), order.peer, self._drain, running)
+        self.scene.timeline.after(DRAIN_S * self.scene.rng.random(), target, self._drain, running)
 
     def _step(self, running: _Running) -> None:
         order = running.order
@@ -150,7 +154,7 @@ class Copies:
         if order.on_landed is not None and scene.rng.random() >= scene.network.noise.tag_lost:
             delay_s = scene.network.delay_s(order.mover.name, order.peer.name)
             scene.timeline.after(delay_s, order.peer, order.on_landed)
-        self._end(order, None)
+        self._end(running, None)
 
     def _drain(self, running: _Running) -> None:
         """The target takes what had been sent: some of it, or all."""
@@ -175,6 +179,10 @@ class Copies:
         self._running.pop(running, None)
         self.scene.memory.live.pop(running.copy, None)
 
-    def _end(self, order: CopyOrder, error: TandemError | None) -> None:
+    def _end(self, running: _Running, error: TandemError | None) -> None:
+        running.ended = True
+        self._tell(running.order, error)
+
+    def _tell(self, order: CopyOrder, error: TandemError | None) -> None:
         delay_s = 0.001 + 0.004 * self.scene.rng.random()
         self.scene.timeline.after(delay_s, order.mover, order.on_end, error)

@@ -135,7 +135,7 @@ class DecodeSide:
                     shim.engine.unpin(transfer_id)
                 case Fail(transfer_id, cause):
                     shim.tell(f"fails: {cause.code}", transfer_id)
-                    shim.fail(transfer_id, cause)
+                    shim.on_kv_failure(transfer_id, cause)
 
     def _read(self, registration: Registration, done: PrefillDone) -> None:
         shim, transfer_id = self._shim, registration.transfer_id

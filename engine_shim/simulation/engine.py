@@ -108,8 +108,19 @@ class ToyEngine:
         """The sequence has ended without further events; its pin, if any, stays."""
         self._waiting = [sequence for sequence in self._waiting if sequence.transfer_id != transfer_id]
         sequence = self._running.pop(transfer_id, None)
-        if sequence is not None and transfer_id not in self._pins:
+        if sequence is not None and sequence.blocks != self._pins.get(transfer_id):
             self._free(sequence.transfer_id, sequence.blocks)
+        self._admit()
+
+    def recompute(self, transfer_id: TransferId) -> None:
+        """A sequence that waits for KV computes its prompt itself, in other blocks; its seats stay pinned."""
+        parked = self._running.get(transfer_id)
+        if parked is not None and parked.parked:
+            del self._running[transfer_id]
+            self._waiting.append(Sequence(transfer_id, Purpose.GENERATE, parked.prompt))
+        for sequence in self._waiting:
+            if sequence.transfer_id == transfer_id:
+                sequence.purpose = Purpose.GENERATE
         self._admit()
 
     def kv_ready(self, transfer_id: TransferId) -> None:
@@ -135,7 +146,11 @@ class ToyEngine:
     def _admit(self) -> None:
         while self._waiting:
             sequence = self._waiting[0]
-            blocks = self.pool.take(sequence.prompt.num_blocks, sequence.transfer_id)
+            # Blocks for recomputing are nobody's seats: a WRITE that lands there is wrong.
+            owner = (
+                f"{sequence.transfer_id}, recomputed" if sequence.purpose is Purpose.GENERATE else sequence.transfer_id
+            )
+            blocks = self.pool.take(sequence.prompt.num_blocks, TransferId(owner))
             if blocks is None:
                 return
             del self._waiting[0]
@@ -144,6 +159,8 @@ class ToyEngine:
             if sequence.purpose is Purpose.HOLD:
                 wait_s = sequence.prompt.prefill_for_s
                 self._scene.timeline.timer(wait_s, self._process, self._finish_prefill, sequence)
+            elif sequence.purpose is Purpose.GENERATE:
+                self._scene.timeline.timer(sequence.prompt.prefill_for_s, self._process, self._decode, sequence)
             else:
                 self._seat(sequence)
 

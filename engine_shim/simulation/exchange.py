@@ -15,12 +15,12 @@ from engine_shim.simulation.network import Connection
 from engine_shim.simulation.story import Invariant
 from router.contract.errors import Blame, OutOfTime, PeerGone, TandemError, TransferError
 from router.contract.ids import Attempt as AttemptNumber
-from router.contract.ids import InstanceId, RequestId, transfer_id_of
+from router.contract.ids import InstanceId, RequestId, request_of, transfer_id_of
 from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import START, Client, Edge, Effect, Node
-from router.core.placement import Placement, Refusal
+from router.core.placement import Refusal
 from router.core.timing import Moments, next_deadline
 
 if TYPE_CHECKING:
@@ -165,18 +165,24 @@ class Exchange:
         transfer_id = transfer_id_of(RequestId(self.ask.request), AttemptNumber(number))
         self._sent_at = replica.scene.now
         self._attempt = Attempt(self, chosen, transfer_id)
-        replica.journal.post(Opened(self._ticket(chosen, AttemptNumber(number))))
+        replica.journal.post(Opened(self._ticket(self._attempt)))
         replica.tell(f"places attempt {self._attempts} ({self._attempt})", self.ask.request)
         replica.scene.on_moment("placed", replica.name)
         self._node = START[chosen.mode]
         self._step(Edge.PLACED)
 
-    def _ticket(self, placement: Placement, number: AttemptNumber) -> Ticket:
-        prefill, decode = placement.prefill, placement.decode.instance
+    def reopen(self) -> None:
+        """The ledger has lost the ticket of the current attempt; it is opened again."""
+        if self._attempt is not None:
+            self.replica.journal.post(Opened(self._ticket(self._attempt)))
+
+    def _ticket(self, attempt: Attempt) -> Ticket:
+        prefill, decode = attempt.placement.prefill, attempt.placement.decode.instance
+        request_id, number = request_of(attempt.transfer_id)
         return Ticket(
-            RequestId(self.ask.request),
+            request_id,
             number,
-            placement.mode,
+            attempt.placement.mode,
             None if prefill is None else prefill.instance.instance_id,
             decode.epoch if prefill is None else prefill.instance.epoch,
             decode.instance_id,

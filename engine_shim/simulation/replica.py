@@ -40,6 +40,10 @@ class Replica(Server):
         self._desk = Desk(Rules(mode))
         self._burdens = Burdens()
         self._fleet: Fleet = EMPTY
+        self._named = False
+        self._believed: list[Seen] = []
+        self._doubted_until = 0.0
+        self._leased = False
         self._turn = scene.rng.randrange(1000)
         self._owners = Owners(pace.router_lease_s, scene.now)
 
@@ -93,14 +97,24 @@ class Replica(Server):
     # Time.
 
     def _look(self) -> None:
-        self.journal.ask(lambda store: store.fleet(), self._on_fleet)
+        self.journal.ask(lambda store: store.fleet(), self._on_fleet, self._doubt)
         self.journal.flush()
         self.scene.timeline.timer(self.scene.pace.beat_s, self, self._look)
 
+    def _doubt(self) -> None:
+        """For a while a store that has failed is not believed when it names fewer than before."""
+        self._doubted_until = self.scene.now + self.scene.pace.doubt_s
+
     def _on_fleet(self, seen: object) -> None:
         assert isinstance(seen, list)
-        sightings: list[Seen] = seen
-        self._fleet = fold(sightings, self._burdens, self.scene.now)
+        named: list[Seen] = seen
+        if not named and self._named:
+            self._doubt()
+        if self.scene.now < self._doubted_until:
+            names = {one.instance.instance_id for one in named}
+            named = [*named, *(one for one in self._believed if one.instance.instance_id not in names)]
+        self._named, self._believed = bool(seen), named
+        self._fleet = fold(named, self._burdens, self.scene.now)
 
     def _reap(self) -> None:
         if "reaper" not in self.scene.off:
@@ -110,9 +124,16 @@ class Replica(Server):
     def _lose_sight(self) -> None:
         self._owners.lose_sight(self.scene.now)
 
-    def _on_leases(self, left_s: object) -> None:
-        assert isinstance(left_s, Mapping)
+    def _on_leases(self, answer: object) -> None:
+        assert isinstance(answer, tuple)
+        left_s, remembered = answer
         self._owners.see(left_s, self.scene.now)
+        if self._leased and not remembered:
+            # A store that has forgotten our lease has forgotten our tickets as well.
+            self._owners.lose_sight(self.scene.now)
+            for exchange in self.live.values():
+                exchange.reopen()
+        self._leased = True
         gone = self._owners.gone(self.scene.now)
         self.journal.ask(lambda store: store.claim(gone), partial(self._on_claims, gone), self._lose_sight)
 

@@ -22,7 +22,8 @@ class Pace:
     beat_s: float = 1.0
     fleet_lease_s: float = 3.0
     router_lease_s: float = 4.0
-    reap_s: float = 2.0
+    reap_s: float = 1.3
+    doubt_s: float = 3.0
     overdue_s: float = 3.0
     """How long after its deadline an open ticket is overdue."""
     kv_lease_s: float = 5.0
@@ -46,6 +47,8 @@ class Scene:
     network: Network
     pace: Pace
     off: frozenset[str]
+    recomputes: bool = False
+    """Decode computes a prompt itself whose KV does not come."""
     memory: Memory = field(default_factory=Memory)
     story: Story = field(default_factory=Story)
     counts: Counter[str] = field(default_factory=Counter)

@@ -56,6 +56,7 @@ class Shim(Server):
         self.instance = instance
         self.engine_id = kv.engine_id
         self.ready = True
+        self.recomputes = scene.recomputes
         self.engine = ToyEngine(scene, self, NUM_BLOCKS, self.on_engine_event)
         self.acquaintances = Acquaintances(self)
         self.journal = Journal(scene, self)
@@ -199,6 +200,14 @@ class Shim(Server):
         if running is not None:
             running.connection.send(self, Failure(error))
             self._end_early(transfer_id, running, error.code)
+
+    def on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
+        """The KV of this sequence does not come: it fails, or by policy computes its prompt here."""
+        if self.recomputes:
+            self.scene.counts["recomputed"] += 1
+            self.engine.recompute(transfer_id)
+        else:
+            self.fail(transfer_id, error)
 
     def _end_early(self, transfer_id: TransferId, running: Running, reason: str) -> None:
         self.engine.abort(transfer_id)

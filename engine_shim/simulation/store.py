@@ -82,11 +82,12 @@ class Store(Server):
         leases = self.shelf.leases.values()
         return [Seen(instance, load, ends_at - now) for instance, load, ends_at in leases if ends_at > now]
 
-    def renew(self, owner: str) -> dict[str, float]:
-        """The router's lease is renewed; the seconds that each known router's has left."""
+    def renew(self, owner: str) -> tuple[dict[str, float], bool]:
+        """The router's lease is renewed; the seconds that each known one has left, and whether its own was known."""
         now, routers = self._scene.now, self.shelf.routers
+        remembered = owner in routers
         routers[owner] = now + self._scene.pace.router_lease_s
-        return {name: ends_at - now for name, ends_at in routers.items()}
+        return {name: ends_at - now for name, ends_at in routers.items()}, remembered
 
     def post(self, entries: Collection[Entry]) -> int:
         """The entries are put down; returns how many."""

@@ -61,7 +61,7 @@ class World:
         pace = Pace()
         timeline = Timeline(rng)
         network = Network(timeline, Noise(), pace.connect_s)
-        self.scene = Scene(timeline, network, pace, self.off)
+        self.scene = Scene(timeline, network, pace, self.off, rng.random() < 0.25)
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
         self._mode = Mode.PUSH if rng.random() < 0.65 else Mode.PULL
@@ -145,8 +145,7 @@ class World:
         if len(self.clients) < MAX_REQUESTS and self._rng.random() < 0.5:
             # In the wake of a fault, when others do not know of it yet.
             self._expect(f"q{len(self.clients) + 1}", fault.for_s + 0.7 * self._rng.random(), self._draw_prompt())
-        for client in self.clients:
-            client.excused = client.excused or client.router == name
+        self._excuse(name)
         scene.tell("chaos", fault.describe(name))
         process = scene.network.host(name).process
         match fault.kind:
@@ -168,11 +167,17 @@ class World:
             case FaultKind.PART if name != fault.other:
                 scene.network.part(name, fault.other, fault.for_s)
 
+    def _excuse(self, router: str) -> None:
+        """Clients of this router may have to find out by themselves that it does not answer."""
+        for client in self.clients:
+            client.excused = client.excused or client.router == router
+
     def _kill(self, process: Server, fault: Fault) -> None:
         host = self.scene.network.host(process.name)
         if host.process is not process:
             return
         process.dead = True
+        self._excuse(process.name)
         host.process = None
         if isinstance(process, Shim):
             self.copies.agents.pop(process.engine_id, None)

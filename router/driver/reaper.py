@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 from typing import Protocol
 
-from router.contract.errors import StoreError
+from router.contract.errors import BadSettings, StoreError
 from router.contract.ids import TransferId
 from router.contract.ledger import OpenTicket
 from router.core.recovery import Owners, closing, reason_of, whom_to_tell
@@ -200,7 +200,11 @@ class Reaper:
     async def _call(self, url: str, transfer_id: TransferId, reason: str) -> str:
         """What came of telling the engine that this attempt is over."""
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        pool = self._router.pool(url)
+        try:
+            pool = self._router.pool(url)
+        except BadSettings as error:  # whoever registered it chose this URL
+            LOG.warning("an engine cannot be told: %s", error)
+            return result_of(0)
 
         def on_end(status: int) -> None:
             if not ended.done():

@@ -61,6 +61,8 @@ class Recovery:
     def __init__(self, redis: StoreClient, namespace: str = keys.NAMESPACE) -> None:
         self._redis = redis
         self._namespace = namespace
+        self.malformed = 0
+        """Tickets that claims could not read, and have left to the time when their keys expire."""
 
     async def renew(self, owner: str, lease_for_s: float) -> Leases:
         """`owner`'s lease runs for `lease_for_s` from here; all leases, this one included.
@@ -94,14 +96,19 @@ class Recovery:
     async def _claim(self, shard: int, arguments: tuple[str | int, ...]) -> Claims:
         names = tuple(key(self._namespace, shard) for key in (keys.ledger_open, keys.ledger_owned, keys.ledger_tickets))
         now_ms, owners, flat = await _REAP.run(self._redis, names, *arguments)
-        tickets = tuple(
-            _ticket(transfer_id, record, now_ms) for transfer_id, record in zip(flat[::2], flat[1::2], strict=True)
-        )
-        return Claims(tickets, frozenset(owner.decode() for owner in owners), len(tickets) == CLAIMS_A_SHARD)
+        records = zip(flat[::2], flat[1::2], strict=True)
+        read = [_ticket(transfer_id, record, now_ms) for transfer_id, record in records]
+        tickets = tuple(ticket for ticket in read if ticket is not None)
+        self.malformed += len(read) - len(tickets)
+        return Claims(tickets, frozenset(owner.decode() for owner in owners), len(read) == CLAIMS_A_SHARD)
 
 
-def _ticket(transfer_id: bytes, record: bytes, now_ms: int) -> OpenTicket:
-    owner, prefill, prefill_epoch, decode, decode_epoch, deadline_ms = _RECORD.decode(record)
+def _ticket(transfer_id: bytes, record: bytes, now_ms: int) -> OpenTicket | None:
+    """The ticket, or None for a record that this version cannot read: it must not hide the others."""
+    try:
+        owner, prefill, prefill_epoch, decode, decode_epoch, deadline_ms = _RECORD.decode(record)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
     return OpenTicket(
         TransferId(transfer_id.decode()),
         owner,

@@ -34,7 +34,8 @@ for index, record in ipairs(records) do
     claims[#claims + 1] = transfer_id
     claimed[#claimed + 1] = transfer_id
     claimed[#claimed + 1] = record
-    names[#names + 1] = cmsgpack.unpack(record)[1] .. '\0' .. transfer_id
+    local read, ticket = pcall(cmsgpack.unpack, record)
+    if read and type(ticket) == 'table' then names[#names + 1] = tostring(ticket[1]) .. '\0' .. transfer_id end
   else
     unknown[#unknown + 1] = transfer_id
   end

@@ -3,7 +3,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from router.contract.errors import StoreDown
+from router.contract.errors import BadSettings, StoreDown
 from router.contract.ids import Epoch, InstanceId, TransferId
 from router.contract.ledger import Closed, OpenTicket, Outcome
 from router.contract.seal import CANCEL, Seal
@@ -168,6 +168,20 @@ async def test_an_engine_that_fails_is_left_alone_and_costs_only_its_own_tickets
     assert len(router.pools[D].calls) == CALLS_AT_ONCE
     assert len(router.pools[P].calls) == 6 * CALLS_AT_ONCE
     assert (len(ledger.entries), reaper.held) == (len(many), len(many))
+
+
+async def test_an_engine_with_an_impossible_url_harms_nobody_else(clock):
+    router = Router()
+    usual = router.pool
+
+    def pool(url):
+        if url == D:
+            raise BadSettings("The engine URL must look like http://host:port.")
+        return usual(url)
+
+    router.pool = pool
+    reaper, _, _, ledger = await reaping(clock, Claims((ticket(1),)), router=router)
+    assert (reaper.calls, ledger.entries, reaper.held) == ({"told": 1, "failed": 1}, [], 1)
 
 
 async def test_claiming_goes_on_while_there_is_more(clock):

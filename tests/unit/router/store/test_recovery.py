@@ -183,6 +183,17 @@ async def test_a_ticket_of_which_nothing_is_known_any_more_is_dropped(
     assert await redis.exists(keys.ledger_open(namespace, shard), keys.ledger_owned(namespace, shard)) == 0
 
 
+@pytest.mark.parametrize("record", [b"\x96\xa1a\x01\x02\x03\x04\x05", b"\x01", b"\xc1", b""])
+async def test_a_ticket_that_cannot_be_read_hides_no_other(
+    recovery: Recovery, redis: Redis, namespace: str, record: bytes
+) -> None:
+    await open_tickets(redis, namespace, *(ticket(number, "a") for number in range(8)))
+    shard = keys.ledger_shard(RequestId("req-0"))
+    await redis.hset(keys.ledger_tickets(namespace, shard), transfer(0), record)
+    assert ids(await recovery.claim({"a"})) == {transfer(number) for number in range(1, 8)}
+    assert recovery.malformed == 1
+
+
 async def test_a_claim_outlives_the_deadline_of_its_tickets(recovery: Recovery, redis: Redis, namespace: str) -> None:
     await open_tickets(redis, namespace, ticket(1, "a", deadline_for_s=0.0))
     await recovery.claim({"a"}, claim_for_s=300.0)
