@@ -52,6 +52,8 @@ def reference_engine(model: str, threads: int, numerics: str, max_tokens: int) -
             num_threads=threads,
             num_blocks=max_tokens // 16 + 1,
             max_num_seqs=1024,
+            # All prompts in one pass, as `generate` takes them.
+            max_batch_tokens=max_tokens,
             numerics=Numerics(numerics),
             prefix_cache=False,
         )

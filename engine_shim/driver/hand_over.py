@@ -145,9 +145,9 @@ class HandOver:
 
     def _on_notice(self, peer: PeerName, raw: bytes) -> None:
         read = self._mail.read(peer, raw)
-        if read is not None and not isinstance(read, Tag) and self.peers.is_buried(EngineId(peer)):
-            # It could open a Rendezvous whose other side will never end it.
-            self._mail.refused[Refused.DEAD_SENDER] += 1
+        if read is not None and not isinstance(read, Tag) and not self.peers.may_speak(EngineId(peer)):
+            # It could open a Rendezvous that nothing would ever end: the fate of its sender is not watched (any more).
+            self._mail.refused[Refused.NOT_MET] += 1
             return
         match read:
             case None:

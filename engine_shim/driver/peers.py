@@ -87,6 +87,10 @@ class Peers:
         """Its process has ended; what it says comes too late."""
         return self._fates.fate_of(engine_id) in (Fate.DEAD, Fate.GONE)
 
+    def may_speak(self, engine_id: EngineId) -> bool:
+        """A handshake has been made with it, and it is not known to have ended."""
+        return self._fates.fate_of(engine_id) in (Fate.MET, Fate.LOST)
+
     def with_fate(self, fate: Fate) -> list[EngineId]:
         """Peers of this fate."""
         return self._fates.with_fate(fate)

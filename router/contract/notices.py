@@ -155,8 +155,8 @@ class Refused(StrEnum):
     """Sealed with another key, or sent by another engine than it names."""
     STALE_EPOCH = "stale_epoch"
     """Meant for another engine, such as an earlier start of this instance."""
-    DEAD_SENDER = "dead_sender"
-    """From an engine whose process is known to have ended."""
+    NOT_MET = "not_met"
+    """From an engine with which no handshake has been made, or whose process is known to have ended."""
 
 
 def write_notice(notice: Notice, seal: Seal) -> bytes:

@@ -351,7 +351,10 @@ async def test_what_others_say_wrongly_is_counted_and_harms_nobody(plain: Pair) 
         decode.on_fabric_event(NoticeCame(sender, raw))
     stale = Cancelled(TransferId("t"), EngineId("prefill-0@0"), engine_id(plain.decode))
     prefill.on_fabric_event(NoticeCame(PeerName(engine_id(plain.decode)), write_notice(stale, Seal())))
+    stranger = PeerName("p9@1")
+    decode.on_fabric_event(NoticeCame(stranger, write_notice(Left(EngineId(stranger)), Seal())))
     counts = decode.counts()
+    assert counts["notice_not_met"] == 1
     assert (counts["notice_unreadable"], counts["notice_forged"]) == (2, 2)
     assert prefill.counts()["notice_stale_epoch"] == 1
     assert await plain.run("ok2", PROMPT, Mode.PUSH) == [sum(PROMPT) + k for k in range(3)]
