@@ -52,9 +52,11 @@ def rows_of_tables() -> Iterator[str]:
 _S = SeatState
 _SEAT_ROWS = (
     *((_S.QUEUED, event) for event in ("Seated", "Left", "Stopped")),
-    *((_S.WAITING, event) for event in ("Tag", "Granted", "Stopped", "Left")),
+    *((_S.TELLING, event) for event in ("Acknowledged", "Stopped", "Left")),
+    *((_S.WAITING, event) for event in ("Acknowledged", "Tag", "Granted", "Stopped", "Left")),
     *((_S.READING, event) for event in ("ReadEnded", "Granted", "Left")),
     *((_S.LEAVING, event) for event in ("Seated", "Tag", "Granted", "ReadEnded", "Stopped", "Left")),
+    *((_S.SETTLING, event) for event in ("Tag", "Stopped", "Left")),
     *((_S.CLOSED, event) for event in ("Seated", "Tag", "Granted", "Stopped", "Left")),
 )
 

@@ -47,6 +47,8 @@ class Scene:
     network: Network
     pace: Pace
     off: frozenset[str]
+    num_blocks: int = 10
+    """Of each engine's KV cache."""
     recomputes: bool = False
     """Decode computes a prompt itself whose KV does not come."""
     memory: Memory = field(default_factory=Memory)

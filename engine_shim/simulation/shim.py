@@ -35,8 +35,6 @@ from router.contract.notices import Acknowledged, Granted, Left, Stopped
 from router.contract.rendezvous import JoinState, PrefillDone
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 
-NUM_BLOCKS = 10
-
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -57,7 +55,7 @@ class Shim(Server):
         self.engine_id = kv.engine_id
         self.ready = True
         self.recomputes = scene.recomputes
-        self.engine = ToyEngine(scene, self, NUM_BLOCKS, self.on_engine_event)
+        self.engine = ToyEngine(scene, self, scene.num_blocks, self.on_engine_event)
         self.acquaintances = Acquaintances(self)
         self.journal = Journal(scene, self)
         self.prefill = PrefillSide(self)

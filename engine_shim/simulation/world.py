@@ -61,7 +61,7 @@ class World:
         pace = Pace()
         timeline = Timeline(rng)
         network = Network(timeline, Noise(), pace.connect_s)
-        self.scene = Scene(timeline, network, pace, self.off, rng.random() < 0.25)
+        self.scene = Scene(timeline, network, pace, self.off, rng.choice((6, 8, 10)), rng.random() < 0.25)
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
         self._mode = Mode.PUSH if rng.random() < 0.65 else Mode.PULL
