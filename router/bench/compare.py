@@ -1,4 +1,5 @@
-"""Set-ups of this machine under the same load, in turn: push, pull, local, monolithic.
+"""Set-ups of this machine under the same load, in turn: push, pull, local, monolithic, and bare (push without a store,
+so without ledger and fleet, to see what these cost).
 
 Each round starts every set-up anew, one at a time, so that none shares the processor or a warm cache with another; the
 rounds are interleaved (A B A B), so that slow minutes of the machine hit all alike. Within a round all set-ups meet
@@ -23,7 +24,7 @@ from router.cli.terminal import LiveLine
 from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 
-SET_UPS = ("push", "pull", "local", "monolithic")
+SET_UPS = ("push", "pull", "local", "monolithic", "bare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,10 @@ def set_ups_of(names: str, base: SetUp) -> dict[str, SetUp]:
         raise BadSettings(f"A set-up is listed twice in {names!r}; list each once.")
     threads = dataclasses.replace(base.engine, threads=base.threads_per_engine)
     whole = dataclasses.replace(base, engine=threads, prefill=0, decode=0, both=base.num_engines, mode=Mode.LOCAL)
+    bare = dataclasses.replace(base, engine=threads, mode=Mode.PUSH, store="none")
+    special = {"monolithic": whole, "bare": bare}
     return {
-        name: whole if name == "monolithic" else dataclasses.replace(base, engine=threads, mode=Mode(name))
+        name: special[name] if name in special else dataclasses.replace(base, engine=threads, mode=Mode(name))
         for name in wanted
     }
 

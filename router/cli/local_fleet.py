@@ -30,7 +30,7 @@ class LocalFleet:
         self.setup = setup
         self.url = setup.url
         self.children = Children(log_dir)
-        self.store_url = "" if setup.store == "embedded" else setup.store
+        self.store_url = "" if setup.store in ("embedded", "none") else setup.store
         """Known once started."""
         self.model = ""
         """Served name; known once started."""
@@ -48,10 +48,13 @@ class LocalFleet:
     async def _start(self, announce: Announce) -> None:
         if self.setup.store == "embedded":
             self._start_store()
-        announce("store", self.store_url)
+        announce("store", self.store_url or "none")
         engines = [await self.children.start(program) for program in engine_programs(self.setup, self.store_url)]
-        await self.children.start(router_program(self.setup, self.store_url))
+        if self.store_url:
+            await self.children.start(router_program(self.setup, self.store_url))
         urls = await asyncio.gather(*(self._engine_ready(engine, announce) for engine in engines))
+        if not self.store_url:
+            await self.children.start(router_program(self.setup, "", urls))
         await self._router_ready(set(urls))
         announce("router", self.url)
 

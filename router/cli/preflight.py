@@ -31,7 +31,7 @@ def check(setup: SetUp) -> None:
     check_address(setup.host, setup.port)
     _check_model(setup.engine.model)
     _check_packages(setup)
-    if setup.store != "embedded":
+    if setup.store not in ("embedded", "none"):
         _check_store(setup.store)
 
 

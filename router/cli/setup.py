@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
@@ -52,7 +53,7 @@ class SetUp:
     port: int = 8000
     """The router's; engines take free ports."""
     store: str = "embedded"
-    """`embedded`, or the URL of a Redis."""
+    """`embedded`, the URL of a Redis, or `none`: no ledger then, and the router knows its engines by address."""
     namespace: str = "tandem"
     deployment_key: str = field(default_factory=_key, repr=False, compare=False)
     """Seals what router and shims tell each other; random unless the environment gives one."""
@@ -88,16 +89,18 @@ def engine_programs(setup: SetUp, store_url: str) -> tuple[Program, ...]:
     )
 
 
-def router_program(setup: SetUp, store_url: str) -> Program:
-    """Return the router's Program."""
+def router_program(setup: SetUp, store_url: str, engine_urls: Sequence[str] = ()) -> Program:
+    """Return the router's Program. Without a store it needs `engine_urls`, in the order of `engine_programs`."""
     flags: dict[str, str | None] = {
         "--host": setup.host,
         "--port": str(setup.port),
-        "--store": store_url,
+        "--store": store_url or None,
         "--mode": setup.mode.value,
         "--namespace": setup.namespace,
     }
-    argv = (sys.executable, "-m", "router", *_words(flags))
+    roles = ("--prefill",) * setup.prefill + ("--decode",) * setup.decode
+    fixed = [word for pair in zip(roles, engine_urls, strict=False) for word in pair]
+    argv = (sys.executable, "-m", "router", *_words(flags), *fixed)
     return Program("router", argv, failure=RouterError, env={KEY_VARIABLE: setup.deployment_key})
 
 
@@ -110,7 +113,7 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--fabric": "nixl" if setup.moves_kv else "none",
         "--host": "127.0.0.1",
         "--port": "0",
-        "--store": store_url,
+        "--store": store_url or None,
         "--instance-id": f"{role.value}-{index}",
         "--model": engine.model,
         "--model-name": engine.model_name,

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--mode", choices=[mode.value for mode in Mode], default="push", help="how KV cache reaches decode")
     add("--host", default="127.0.0.1", help="address that the router listens on")
     add("--port", type=int, default=8000, help="port that the router listens on")
-    add("--store", default="embedded", metavar="URL", help="'embedded' or redis://HOST:PORT")
+    add("--store", default="embedded", metavar="URL", help="'embedded', redis://HOST:PORT, or 'none' for no ledger")
     add("--logs", type=Path, default=Path(".tandem/logs"), metavar="DIR", help="where logs are kept")
     add_engine_flags(parser)
     return parser

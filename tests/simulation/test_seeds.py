@@ -14,7 +14,11 @@ ROWS_NOT_REACHED = {
     # Only a second prefill leg of one attempt would compute the prompt again, and desks refuse that leg.
     *(f"JOIN {state} Prefilled" for state in ("FILLED", "MATCHED", "DRAINING", "LANDED")),
     # Between attempts the router is in the middle of one step: nothing else can happen there.
-    *(f"LIFE ({m}: client waiting, P idle, D idle) {e}" for m in ("push", "pull") for e in ("CLIENT_GONE", "TIMED_OUT")),
+    *(
+        f"LIFE ({m}: client waiting, P idle, D idle) {e}"
+        for m in ("push", "pull")
+        for e in ("CLIENT_GONE", "TIMED_OUT")
+    ),
 }
 RARE = 1
 """Some rows need three rare things at once; a seed that meets them may be missing when the faults are drawn anew."""

@@ -31,6 +31,8 @@ def test_set_ups_have_as_many_engines_with_as_many_threads():
     assert [setup.mode for setup in set_ups.values()] == [Mode.PUSH, Mode.PULL, Mode.LOCAL, Mode.LOCAL]
     assert {setup.num_engines for setup in set_ups.values()} == {3}
     assert {setup.threads_per_engine for setup in set_ups.values()} == {3}
+    bare = set_ups_of("bare", SetUp())["bare"]
+    assert (bare.mode, bare.store, bare.prefill, bare.decode) == (Mode.PUSH, "none", 1, 1)
     assert (set_ups["monolithic"].prefill, set_ups["monolithic"].decode, set_ups["monolithic"].both) == (0, 0, 3)
 
 
