@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass, replace
 
 from engine_shim.driver.hand_over import Desks, EngineCalls, HandOver
-from engine_shim.driver.running import Running, decode_seq, prefill_seq, transfer_of
+from engine_shim.driver.running import LOCAL, Running, decode_seq, local_seqs, prefill_seq, transfer_of
 from engine_shim.driver.self_test import SelfTest
 from engine_shim.driver.stream import Stream
+from engine_shim.driver.taken_back import TakenBack
 from engine_shim.engine.port import (
     Engine,
     EngineEvent,
@@ -63,6 +64,7 @@ class Driver:
         self.ready = True
         self._down: EngineDown | None = None
         self._ids = itertools.count(1)
+        self._taken_back = TakenBack()
         loop = asyncio.get_running_loop()
         self._running = Running(loop, self._on_early_end)
         self._engine = EngineThread(bench.engine, loop, self.on_engine_events, self._on_down)
@@ -131,23 +133,41 @@ class Driver:
         if not self.ready:
             raise Draining("This instance is shutting down; retry on another.")
         if handoff is None:
-            return await self._run(replace(request, seq_id=f"local-{next(self._ids)}"), None, deadline_for_s)
+            return await self._submit_local(request, deadline_for_s)
         if self.hand_over is None:
             raise BadRequest("This instance has no fabric and cannot hand KV cache over.", param="kv_transfer_params")
+        self._taken_back.check(handoff.transfer_id, time.monotonic())
         if isinstance(handoff, PrefillHandoff):
             if not self.hand_over.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
                 raise StaleAttempt("Decode has given this attempt up already.")
             request = replace(request, seq_id=prefill_seq(handoff.transfer_id), purpose=Purpose.HOLD)
         else:
-            await self.hand_over.decode.open(handoff)
+            await self._open_decode(self.hand_over, handoff)
             request = replace(request, seq_id=decode_seq(handoff.transfer_id), purpose=Purpose.RECEIVE)
         self.hand_over.expect()
         return await self._run(request, handoff, deadline_for_s)
 
+    async def _submit_local(self, request: SequenceRequest, deadline_for_s: float) -> Stream:
+        """`request.seq_id` begins with the id of the attempt, by which the router may take it back, and `#`."""
+        self._taken_back.check(TransferId(request.seq_id.partition("#")[0]), time.monotonic())
+        local = replace(request, seq_id=f"{LOCAL}{request.seq_id}#{next(self._ids)}")
+        return await self._run(local, None, deadline_for_s)
+
+    async def _open_decode(self, hand_over: HandOver, handoff: DecodeHandoff) -> None:
+        """Prefill is known and the transfer awaited, unless it was taken back while the handshake was made."""
+        await hand_over.decode.open(handoff)
+        try:
+            self._taken_back.check(handoff.transfer_id, time.monotonic())
+        except StaleAttempt:
+            hand_over.decode.on_left(handoff.transfer_id)
+            raise
+
     def cancel(self, transfer_id: TransferId, reason: str) -> JoinState:
         """The router takes an attempt back, from prefill or decode; returns where the Rendezvous stands after that."""
         taken_back = StaleAttempt("The router has taken this attempt back.")
+        self._taken_back.add(transfer_id, time.monotonic())
         self._running.fail(decode_seq(transfer_id), taken_back)
+        self._running.fail_named(local_seqs(transfer_id), taken_back)
         if self.hand_over is None or not self.instance.role.prefills:
             return JoinState.EMPTY
         self._running.fail(prefill_seq(transfer_id), taken_back)

@@ -12,6 +12,8 @@ from router.contract.errors import DeadlinePassed, StaleAttempt, TandemError
 from router.contract.ids import TransferId
 from router.contract.wire import Handoff
 
+LOCAL = "local:"
+
 
 def prefill_seq(transfer_id: TransferId) -> str:
     """The engine's name for this transfer's prefill sequence."""
@@ -21,6 +23,11 @@ def prefill_seq(transfer_id: TransferId) -> str:
 def decode_seq(transfer_id: TransferId) -> str:
     """The engine's name for this transfer's decode sequence."""
     return f"decode:{transfer_id}"
+
+
+def local_seqs(transfer_id: TransferId) -> str:
+    """How the engine's names for the sequences of an attempt without a hand-over begin."""
+    return f"{LOCAL}{transfer_id}#"
 
 
 def transfer_of(seq_id: str) -> TransferId:
@@ -83,6 +90,11 @@ class Running:
         if sequence is not None:
             sequence.stream.fail(error)
             self._end_early(seq_id, error.code)
+
+    def fail_named(self, prefix: str, error: TandemError) -> None:
+        """Every sequence whose name begins so ends with this error."""
+        for seq_id in [seq_id for seq_id in self._sequences if seq_id.startswith(prefix)]:
+            self.fail(seq_id, error)
 
     def fail_all(self, error: TandemError) -> None:
         """Every sequence ends with this error."""

@@ -195,7 +195,7 @@ class Engine(Protocol):
 
     def add(self, request: SequenceRequest) -> None:
         """Queue a sequence. Raises NoSeats or ContextTooLong when it can never run; BadRequest for a token id
-        outside the vocabulary or a seq_id in use."""
+        outside the vocabulary, StaleAttempt for a seq_id in use: its leg has come twice."""
 
     def abort(self, seq_id: str) -> None:
         """End a sequence without further events; its pin, if any, stays."""

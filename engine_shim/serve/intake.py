@@ -83,7 +83,7 @@ class Intake:
         purpose = Purpose.GENERATE
         if self.handoff is not None:
             purpose = Purpose.HOLD if isinstance(self.handoff, PrefillHandoff) else Purpose.RECEIVE
-        return SequenceRequest(f"{self.response_id}-{choice}", self.prompt_of(choice).token_ids, sampling, purpose)
+        return SequenceRequest(f"{self.request_id}#{choice}", self.prompt_of(choice).token_ids, sampling, purpose)
 
 
 def _with_seed(sampling: SamplingParams, seed: int) -> SamplingParams:

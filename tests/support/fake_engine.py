@@ -21,7 +21,7 @@ from engine_shim.engine.port import (
     SequenceRequest,
     TokensOut,
 )
-from router.contract.errors import BadRequest, EngineDown, NoSeats
+from router.contract.errors import EngineDown, NoSeats, StaleAttempt
 from router.contract.kv import KVLayout, Region
 
 
@@ -57,7 +57,7 @@ class FakeEngine:
 
     def add(self, request: SequenceRequest) -> None:
         if request.seq_id in self.sequences:
-            raise BadRequest("in use")
+            raise StaleAttempt("in use")
         if self.layout.blocks_for(len(request.prompt)) > self.layout.num_blocks:
             raise NoSeats("too long for this cache")
         self.sequences[request.seq_id] = FakeSequence(request)

@@ -42,7 +42,7 @@ from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Weights
-from router.contract.errors import BadRequest, EngineDown, ModelUnusable, TandemError
+from router.contract.errors import EngineDown, ModelUnusable, StaleAttempt, TandemError
 from router.contract.kv import KVLayout, Region
 
 log = logging.getLogger("tandem.engine")
@@ -98,7 +98,7 @@ class ReferenceEngine:
     def add(self, request: SequenceRequest) -> None:
         """See Engine.add."""
         if request.seq_id in self._live or request.seq_id in self._pins:
-            raise BadRequest(f"Sequence id {request.seq_id} is in use; choose a fresh one.")
+            raise StaleAttempt(f"Sequence id {request.seq_id} is in use; choose a fresh one.")
         check(request, self.card, self.layout)
         sequence = Sequence(
             request,

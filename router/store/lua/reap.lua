@@ -6,6 +6,8 @@
 local claim_ms, late_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local MAX_OWNERS = 1024
 local ids, names = {}, {}
+-- Requests that come and go in one call of `post` do not touch these, and a server short of memory evicts by last touch.
+redis.call('TOUCH', KEYS[1], KEYS[2], KEYS[3])
 
 -- A ticket may be late as well as its owner gone.
 local function take(transfer_id)

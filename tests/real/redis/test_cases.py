@@ -197,6 +197,7 @@ async def test_eviction_takes_old_stories_and_neither_fleet_nor_leases_nor_open_
             assert await fleet.heartbeat(P0, epoch, Load(), 600.0)
             assert len(await fleet.snapshot()) == 1
             await recovery.renew("router-b", 600.0)
+            assert (await recovery.claim({"nobody"})).owners == {"router-a"}
         assert await ledger.story(RequestId("req-1001")) == (), "the oldest story has gone"
         assert await ledger.story(RequestId(f"req-{number}")) != (), "the newest has not"
         assert (ledger.counts.rejected, ledger.counts.dropped, ledger.degraded) == (0, 0, False)

@@ -10,7 +10,7 @@ from router.bench.router import Figure, main
 
 pytestmark = pytest.mark.needs("redis")
 
-SHORT = ("--paths", "hook", "--connections", "2", "--streams", "0", "--seconds", "0.2", "--rounds", "1")
+SHORT = ("--paths", "hook", "--connections", "2", "--streams", "0", "--seconds", "1.0", "--rounds", "1")
 
 
 def figures(path: Path) -> dict[tuple[str, str], Figure]:

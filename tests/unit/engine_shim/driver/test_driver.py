@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,38 @@ async def test_the_router_takes_finished_prefill_back(plain: Pair) -> None:
     await plain.prefill_leg("back", PROMPT)
     assert not plain.is_quiet()
     plain.prefill.cancel(TransferId("back"), "decode_unreachable")
+    await until(plain.is_quiet)
+
+
+async def test_a_local_attempt_can_be_taken_back_and_its_late_leg_does_not_start(plain: Pair) -> None:
+    request = replace(prompt_request(PROMPT, 100_000), seq_id="req-7.1#0")
+    stream = await plain.decode.submit(request, None, 30.0)
+    plain.decode.cancel(TransferId("req-7.1"), "owner_gone")
+    with pytest.raises(StaleAttempt):
+        async for _ in stream:
+            pass
+    with pytest.raises(StaleAttempt):
+        await plain.decode.submit(request, None, 30.0)
+    await until(plain.is_quiet)
+
+
+async def test_a_decode_leg_that_is_taken_back_during_its_handshake_does_not_start(plain: Pair) -> None:
+    hold, greeted = asyncio.Event(), asyncio.Event()
+    caller = hand_over(plain.decode).peers._caller
+    call = caller.call
+
+    async def slow(*arguments: Any) -> Any:
+        greeted.set()
+        await hold.wait()
+        return await call(*arguments)
+
+    caller.call = slow  # type: ignore[method-assign]
+    leg = asyncio.create_task(plain.decode_leg("back2", PROMPT, Mode.PUSH))
+    await greeted.wait()
+    plain.decode.cancel(TransferId("back2"), "client_gone")
+    hold.set()
+    with pytest.raises(StaleAttempt):
+        await leg
     await until(plain.is_quiet)
 
 

@@ -22,7 +22,7 @@ def test_choices_count_through_prompts_and_their_repetitions():
     asked = intake(n=2)
     assert asked.num_choices == 4
     assert [asked.sequence(choice).prompt for choice in range(4)] == [(1, 2), (1, 2), (3,), (3,)]
-    assert [asked.sequence(choice).seq_id for choice in range(4)] == [f"cmpl-r1-{choice}" for choice in range(4)]
+    assert [asked.sequence(choice).seq_id for choice in range(4)] == [f"r1#{choice}" for choice in range(4)]
 
 
 def test_seeds_count_up_within_a_prompt_and_stay_in_64_bits():

@@ -6,7 +6,7 @@ import torch
 from engine_shim.engine.port import FinishReason, Prefilled, Purpose, Seated, SequenceFailed, TokensOut
 from engine_shim.engine.reference import sampler as sampler_module
 from engine_shim.engine.reference.settings import Numerics
-from router.contract.errors import BadRequest, ContextTooLong, EngineDown, ModelUnusable, NoSeats
+from router.contract.errors import BadRequest, ContextTooLong, EngineDown, ModelUnusable, NoSeats, StaleAttempt
 from router.contract.kv import KVOrder
 from tests.support.tiny_models import (
     TINY_LLAMA,
@@ -85,7 +85,7 @@ def test_a_hold_ends_after_one_token_with_its_blocks_pinned():
     assert (len(prefilled.blocks), prefilled.num_tokens, out.finish_reason) == (3, 33, FinishReason.LENGTH)
     assert engine.load().held_blocks == 3
     assert engine.load().quarantined_blocks == 0
-    with pytest.raises(BadRequest):
+    with pytest.raises(StaleAttempt):
         engine.add(ask("p", prompt))
     engine.unpin("p")
     assert engine.load().held_blocks == 0
@@ -379,7 +379,7 @@ def test_what_can_never_run_is_refused_at_once():
     engine = tiny_engine(max_context_tokens=100)
     engine.add(ask("a", prompt_of(5)))
     for error, request in (
-        (BadRequest, ask("a", prompt_of(5))),
+        (StaleAttempt, ask("a", prompt_of(5))),
         (BadRequest, ask("b", ())),
         (BadRequest, ask("b", (300,))),
         (BadRequest, ask("b", (1,), logit_bias=((300, 1.0),))),
