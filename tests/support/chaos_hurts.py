@@ -211,6 +211,8 @@ class Tormentor:
         prefill = victim if victim.role == "prefill" else self._rng.choice(self._site.of_role("prefill"))
         decode = victim if victim.role == "decode" else self._rng.choice(self._site.of_role("decode"))
         frozen = {Phase.SEATED: prefill, Phase.FILLED: decode, Phase.MATCHED: decode}.get(phase)
+        if frozen is not None and not all(other.is_well for other in self._site.of_role(frozen.role)):
+            frozen = None  # it may be the last of its role: nobody could serve then
         seen_at, metric = {
             Phase.STARTING: (prefill, "queued_prompt_tokens"),
             Phase.SEATED: (decode, "parked_seqs"),
