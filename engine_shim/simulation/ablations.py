@@ -39,9 +39,10 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("stopped_answer", _I.NOTHING_HELD, "prefill answers Cancelled with Stopped"),
         Safeguard("resend_registration", _I.KEEPS_SERVING, "decode says Registered again until something comes"),
         Safeguard("lease_on_filled_kv", _I.NOTHING_HELD, "prefill frees finished KV that nobody registers for"),
-        Safeguard("fence_by_epoch", _I.ROW_EXISTS, "a notice for another start of an instance is refused"),
+        Safeguard(
+            "fence_by_epoch", _I.SEATS_SAFE, "what is meant for another start of an instance does not reach this"
+        ),
         Safeguard("late_refusal", _I.RIGHT_KV, "a tag of an older attempt or start does not count"),
-        Safeguard("refuse_strangers", _I.NOTHING_HELD, "a notice counts only once a handshake is known here"),
         Safeguard("refuse_the_dead", _I.NOTHING_HELD, "a late notice of a dead peer is refused"),
         Safeguard("settle_after_death", _I.SEATS_SAFE, "what a dead peer had sent gets the time to land"),
         Safeguard("settle_after_stopped", _I.SEATS_SAFE, "what a failed WRITE had sent gets the time to land"),

@@ -45,6 +45,8 @@ class Acquaintances:
 
     def is_known(self, engine_id: EngineId) -> bool:
         """True when KV cache and notices can pass."""
+        if "fence_by_epoch" in self._shim.scene.off:
+            return bool(self.known_at(instance_of(engine_id)))
         return engine_id in self._known
 
     def fate_of(self, engine_id: EngineId) -> Fate | None:

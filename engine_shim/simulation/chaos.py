@@ -62,7 +62,7 @@ class Fault:
 def draw_chaos(rng: random.Random, hosts: Sequence[str]) -> tuple[list[Fault], Noise]:
     """The faults of one world, which may be none, and how unkind its network is while they last."""
     faults = [_draw_fault(rng, hosts) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 3, 4)))]
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         return [*faults, rng.choice(_PLOTS)(rng, hosts)], Noise(lost=0.05, doubled=0.3, slow=0.5, failing=0.1)
     return faults, _draw_noise(rng)
 
@@ -108,7 +108,12 @@ def _unheard(rng: random.Random, hosts: Sequence[str]) -> Fault:
     return Fault(FaultKind.PART, "p1", router, 8.0 * rng.random(), 6.0, "FILLED", True, True)
 
 
-_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard)
+def _late_tag(rng: random.Random, hosts: Sequence[str]) -> Fault:
+    """Prefill dies when all is written; its tag arrives when decode already serves the next attempt."""
+    return Fault(FaultKind.KILL, "p1", "store", 8.0 * rng.random(), 3.0, "LANDED", True, False)
+
+
+_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag)
 
 
 def _draw_noise(rng: random.Random) -> Noise:

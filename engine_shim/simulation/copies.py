@@ -86,6 +86,13 @@ class Copies:
         parted_s = max(0.0, scene.network.parted_until(order.mover.name, peer.name) - scene.now)
         scene.timeline.after(parted_s + piece_s, None, self._step, running)
 
+    def find(self, engine_id: EngineId) -> Shim | None:
+        """The engine of that start; without the fence, whichever start of its instance lives."""
+        if "fence_by_epoch" in self.scene.off:
+            instance_id = engine_id.partition("@")[0]
+            return next((shim for shim in self.agents.values() if shim.name == instance_id), None)
+        return self.agents.get(engine_id)
+
     def any_of(self, mover: Server) -> bool:
         """True while a copy of this mover runs."""
         return any(running.order.mover is mover and not running.orphaned for running in self._running)

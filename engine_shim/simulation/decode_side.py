@@ -144,7 +144,7 @@ class DecodeSide:
             return
         note_copy(shim, transfer_id)
         shim.tell("posts READ", transfer_id)
-        prefill = shim.copies.agents.get(registration.prefill_engine_id)
+        prefill = shim.copies.find(registration.prefill_engine_id)
         pieces = tuple(zip(done.blocks, registration.seats, strict=True))
         source, target = (prefill or shim).engine.pool, shim.engine.pool
         on_end = partial(self._on_read_ended, transfer_id)

@@ -132,7 +132,7 @@ class PrefillSide:
     def _write(self, registration: Registration, done: PrefillDone) -> None:
         shim, transfer_id = self._shim, registration.transfer_id
         note_copy(shim, transfer_id)
-        decode = shim.copies.agents.get(registration.decode_engine_id)
+        decode = shim.copies.find(registration.decode_engine_id)
         pieces = tuple(zip(done.blocks, registration.seats, strict=True))
         total = min(shim.scene.rng.choice((1, 1, MAX_PARTS)), len(pieces))
         shim.tell(f"posts {total} WRITE(s)", transfer_id)

@@ -125,7 +125,7 @@ class Shim(Server):
             if "fence_by_epoch" not in self.scene.off:
                 return
         fate = self.acquaintances.fate_of(notice.sender)
-        if fate is None and "refuse_strangers" not in self.scene.off:
+        if fate is None:
             self.scene.counts["refused: notice of a stranger"] += 1
             return
         if fate in (Fate.DEAD, Fate.GONE) and "refuse_the_dead" not in self.scene.off:

@@ -20,8 +20,14 @@ ROWS_NOT_REACHED = {
         for e in ("CLIENT_GONE", "TIMED_OUT")
     ),
 }
-RARE = 1
-"""Some rows need three rare things at once; a seed that meets them may be missing when the faults are drawn anew."""
+ROWS_RARELY_REACHED = {
+    # Prefill fails after decode has begun to stream, and within the few tokens that are left something else happens.
+    "LIFE (push: client streaming, P failed, D streaming) CLIENT_GONE",
+    "LIFE (push: client streaming, P failed, D streaming) DECODE_FAILED",
+    "LIFE (push: client streaming, P failed, D streaming) TIMED_OUT",
+    # Decode's queue lasts longer than prefill's lease, or prefill is taken back meanwhile.
+    "SEATS QUEUED Stopped",
+}
 visited: Counter[str] = Counter()
 
 
@@ -42,5 +48,4 @@ def test_every_row_of_the_tables_has_been_visited() -> None:
     if not visited:
         pytest.skip("the seeds have not been played in this run")
     unvisited = {row for row in rows_of_tables() if not visited[row]}
-    assert unvisited >= ROWS_NOT_REACHED
-    assert len(unvisited - ROWS_NOT_REACHED) <= RARE, unvisited - ROWS_NOT_REACHED
+    assert unvisited - ROWS_RARELY_REACHED == ROWS_NOT_REACHED
