@@ -61,6 +61,8 @@ class Shim(Server):
         self.prefill = PrefillSide(self)
         self.decode = DecodeSide(self)
         self.running: dict[TransferId, Running] = {}
+        self._taken_back: set[TransferId] = set()
+        """Attempts whose legs must not start any more."""
 
     @property
     def num_held(self) -> int:
@@ -186,6 +188,7 @@ class Shim(Server):
     def cancel(self, transfer_id: TransferId, reason: str) -> None:
         """The router takes an attempt back."""
         self.tell(f"taken back ({reason})", transfer_id)
+        self._taken_back.add(transfer_id)
         self.fail(transfer_id, StaleAttempt("The router has taken this attempt back."))
         if self.instance.role.prefills:
             self.prefill.on_abandoned(transfer_id, reason)
@@ -222,7 +225,8 @@ class Shim(Server):
 
     def _take_prefill(self, connection: Connection, call: LegCall) -> None:
         transfer_id = call.handoff.transfer_id
-        if not self.prefill.desk.on_leg(transfer_id, self.scene.now) or transfer_id in self.running:
+        refused = transfer_id in self._taken_back or transfer_id in self.running
+        if refused or not self.prefill.desk.on_leg(transfer_id, self.scene.now):
             connection.send(self, Failure(StaleAttempt("Decode has given this attempt up already.")))
             return
         self._run(connection, call, Purpose.HOLD)
@@ -235,6 +239,9 @@ class Shim(Server):
             if not connection.is_open_for(self):
                 return
             failure = error or self.decode.open(handoff)
+            if failure is None and handoff.transfer_id in self._taken_back:
+                self.decode.on_left(handoff.transfer_id)
+                failure = StaleAttempt("The router has taken this attempt back.")
             if failure is not None:
                 connection.send(self, Failure(failure))
                 return
