@@ -154,7 +154,12 @@ class Driver:
         return await self._run(local, None, deadline_for_s)
 
     async def _open_decode(self, hand_over: HandOver, handoff: DecodeHandoff) -> None:
-        """Prefill is known and the transfer awaited, unless it was taken back while the handshake was made."""
+        """Prefill is known and the transfer awaited, unless it was taken back while the handshake was made.
+
+        A leg that comes twice while the first one runs is refused before a ticket is opened that nobody would close.
+        """
+        if decode_seq(handoff.transfer_id) in self._running:
+            raise StaleAttempt("This attempt runs here already; each one needs a fresh transfer_id.")
         await hand_over.decode.open(handoff)
         try:
             self._taken_back.check(handoff.transfer_id, time.monotonic())

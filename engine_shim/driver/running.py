@@ -54,6 +54,9 @@ class Running:
     def __len__(self) -> int:
         return len(self._sequences)
 
+    def __contains__(self, seq_id: object) -> bool:
+        return seq_id in self._sequences
+
     def begin(self, seq_id: str, handoff: Handoff | None) -> Stream:
         """The sequence is known. Raises StaleAttempt when its id is in use."""
         if seq_id in self._sequences:

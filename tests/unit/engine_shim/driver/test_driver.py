@@ -254,6 +254,18 @@ async def test_a_decode_leg_that_is_taken_back_during_its_handshake_does_not_sta
     await until(plain.is_quiet)
 
 
+async def test_a_decode_leg_that_comes_again_while_it_runs_is_refused_and_leaves_no_ticket(plain: Pair) -> None:
+    handoff = decode_handoff("again", plain.prefill, Mode.PUSH)
+    first = await plain.decode.submit(prompt_request(PROMPT, 1_000_000), handoff, 30.0)
+    await plain.prefill_leg("again", PROMPT)
+    await until(lambda: plain.decode.num_open_tickets == 0)
+    with pytest.raises(StaleAttempt):
+        await plain.decode.submit(prompt_request(PROMPT), handoff, 30.0)
+    assert plain.decode.num_open_tickets == 0
+    first.close()
+    await until(plain.is_quiet)
+
+
 async def test_a_transfer_id_in_use_is_refused(plain: Pair) -> None:
     handoff = decode_handoff("twice", plain.prefill, Mode.PUSH)
     first = await plain.decode.submit(prompt_request(PROMPT), handoff, 30.0)
