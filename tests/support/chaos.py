@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.chaos_hurts import Tormentor
 from tests.support.chaos_load import ChaosLoad, Verdict, cases
-from tests.support.chaos_report import ChaosReport, placements, write_facts
+from tests.support.chaos_report import ChaosReport, longest_gap_s, placements, write_facts
 from tests.support.chaos_site import ChaosSite
 
 QUIET_WITHIN_S = 30.0
@@ -57,7 +57,7 @@ async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
         except AssertionError as error:
             loading.cancel()
             report.problems.append(str(error))
-        report.restarts = site.restarts
+        report.restarts, report.longest_gap_s = site.restarts, longest_gap_s(load.results)
         report.seconds = time.monotonic() - began_at
         report.held, report.quiet_after_s = await site.wait_quiet(QUIET_WITHIN_S)
         if not report.problems:

@@ -21,6 +21,8 @@ class ChaosReport:
     results: list[Result]
     inflicted: list[Inflicted]
     seconds: float
+    longest_gap_s: float = 0.0
+    """The longest time under load in which no answer was served."""
     held: dict[str, float] = field(default_factory=dict)
     """What was still held at the end."""
     quiet_after_s: float = 0.0
@@ -55,18 +57,13 @@ class ChaosReport:
 
     def _head(self) -> str:
         tried = [result for result in self.results if result.verdict is not Verdict.UNREACHABLE]
+        held = "something still" if self.held else "nothing"
         return (
-            f"{len(tried)} requests in {self.seconds:.0f} s, {len(self.inflicted)} hurts; nothing held "
+            f"{len(tried)} requests in {self.seconds:.0f} s, {len(self.inflicted)} hurts; {held} held "
             f"{self.quiet_after_s:.1f} s after the last request; {len(self.pairs)} of 8 pairs and routers serve; "
             f"{self.restarts} starts found no store and were made again; "
             f"at most {self.longest_gap_s:.1f} s passed between two served answers."
         )
-
-    @property
-    def longest_gap_s(self) -> float:
-        """The longest time in which no answer was served."""
-        ends = sorted(result.ended_at for result in self.results if result.verdict is Verdict.SERVED)
-        return max((later - earlier for earlier, later in pairwise(ends)), default=0.0)
 
     def _verdicts(self) -> str:
         rows = []
@@ -106,6 +103,12 @@ class ChaosReport:
         ]
         took = [result.ended_at - result.sent_at for result in errors]
         return f"Time to an error: p50 {_s(took, 50)}, p99 {_s(took, 99)}, longest {_s(took, 100)}.\n"
+
+
+def longest_gap_s(results: Iterable[Result]) -> float:
+    """The longest time between two served answers."""
+    ends = sorted(result.ended_at for result in results if result.verdict is Verdict.SERVED)
+    return max((later - earlier for earlier, later in pairwise(ends)), default=0.0)
 
 
 def write_facts(report: ChaosReport, path: Path) -> None:
