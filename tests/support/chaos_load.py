@@ -207,6 +207,8 @@ class ChaosLoad:
     def _doubt_cut(self, result: Result, router: Victim) -> None:
         """A stream may be cut without an error event only by the death of its router."""
         killed = any(result.sent_at <= at <= result.ended_at + 5 for at in router.starts) or not router.runs
+        # One that is told to end closes its idle connections, also one on which a request has just left.
+        killed = killed or (not router.is_well and result.why.startswith("status 0"))
         if result.verdict is Verdict.CUT and result.stream and not killed:
             result.verdict, result.why = Verdict.WRONG, f"a stream was cut without an error event, {result.why}"
 
