@@ -47,7 +47,7 @@ check: lint  ## lint and the fast tests, about a minute
 
 # Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
 test: lint  ## everything that this machine can run; what CI calls
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 chaos: install  ## hurt real processes under load, three minutes; another seed with TANDEM_TEST_CHAOS_SEED=N
