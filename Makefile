@@ -11,7 +11,7 @@ TORCH_INDEX_URL ?=
 ARGS ?=
 FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
-NOT_RUN := tests/real/vllm tests/bench
+NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check lint chaos soak diagrams bench clean

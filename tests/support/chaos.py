@@ -35,12 +35,14 @@ class ChaosPlan:
     per_s: float = 12.0
     every_s: float = 3.0
     """Between two hurts, on average."""
+    watched: bool = False
+    """The store is a primary and a replica behind a sentinel, and fails over."""
 
 
 async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
     """The run is over and nothing of it runs any more."""
     made = cases()
-    async with ChaosSite(folder) as site:
+    async with ChaosSite(folder, watched=plan.watched) as site:
         load = ChaosLoad(site.routers, made, plan.seed)
         tormentor = Tormentor(site, load, plan.seed)
         report = ChaosReport(load.results, tormentor.inflicted, 0.0)
@@ -98,6 +100,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=plan.clients, help="requests in flight at most")
     parser.add_argument("--per-s", type=float, default=plan.per_s, help="requests per second at most")
     parser.add_argument("--every-s", type=float, default=plan.every_s, help="seconds between two hurts, on average")
+    parser.add_argument("--watched", action="store_true", help="a store behind a sentinel, which fails over")
     parser.add_argument("--folder", type=Path, help="where logs are kept; without it, a new one")
     options = vars(parser.parse_args())
     folder = options.pop("folder") or Path(tempfile.mkdtemp(prefix="tandem-chaos-"))

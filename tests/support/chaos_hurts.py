@@ -52,6 +52,7 @@ class Kind(StrEnum):
     RESET = "reset"
     FULL_DISK = "full disk"
     BURST = "burst"
+    FAIL_OVER = "failover"
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ PHASES = (Phase.STARTING, Phase.SEATED, Phase.FILLED, Phase.MATCHED, Phase.DECOD
 ROLES = ("prefill", "decode", "router")
 
 
-def deck(rng: random.Random) -> list[Hurt]:
-    """Every kind, with every phase for kills, in random order."""
+def deck(rng: random.Random, *, watched: bool = False) -> list[Hurt]:
+    """Every kind, with every phase for kills, in random order; a `watched` store fails over and is not hurt else."""
     cards = [Hurt(Kind.KILL, role, phase) for role in ROLES for phase in PHASES]
     cards += [Hurt(Kind.END, role) for role in ROLES]
     cards += [Hurt(Kind.FREEZE, role) for role in (*ROLES, "store")]
@@ -93,6 +94,8 @@ def deck(rng: random.Random) -> list[Hurt]:
     cards += [Hurt(kind, role) for kind in (Kind.SILENCE, Kind.RESET) for role in ("prefill", "decode", "store")]
     cards += [Hurt(Kind.FULL_DISK, role) for role in ROLES]
     cards += [Hurt(Kind.KILL, "store"), Hurt(Kind.BURST, "router")]
+    if watched:
+        cards = [card for card in cards if card.role != "store"] + [Hurt(Kind.FAIL_OVER, "store")] * 4
     rng.shuffle(cards)
     return cards
 
@@ -112,7 +115,7 @@ class Tormentor:
         while True:
             await asyncio.sleep(every_s * self._rng.uniform(0.7, 1.3))
             self._raise_failures()
-            cards = cards or deck(self._rng)
+            cards = cards or deck(self._rng, watched=self._site.pair is not None)
             ready = next((card for card in cards if self._may(card)), None)
             if ready is not None:
                 cards.remove(ready)
@@ -184,7 +187,11 @@ class Tormentor:
     async def _hurt_store(self, kind: Kind) -> None:
         site = self._site
         site.store.is_well = False
-        if kind is Kind.KILL:
+        if kind is Kind.FAIL_OVER:
+            assert site.pair is not None
+            async with asyncio.timeout(60):
+                await site.pair.fail_over()
+        elif kind is Kind.KILL:
             site.store_proxy.refuse()
             site.store.kill()
             site.store_proxy.reset()

@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from router.store.embedded import EmbeddedStore
 from tests.support.chaos_load import MODEL
 from tests.support.chaos_process import StoreVictim, Victim
 from tests.support.chaos_proxy import SilentProxy
+from tests.support.sentinels import WatchedPair, watched_pair
 from tests.support.tiny_models import write_tiny_llama
 
 HOST, PROXIED = "127.0.0.1", "127.0.0.2"
@@ -48,9 +50,16 @@ class ChaosSite:
     """Starts everything; all of it is gone when the block ends."""
 
     def __init__(
-        self, folder: Path, engines: Mapping[str, str] | None = None, num_routers: int = 2, more_flags: str = ""
+        self,
+        folder: Path,
+        engines: Mapping[str, str] | None = None,
+        num_routers: int = 2,
+        more_flags: str = "",
+        *,
+        watched: bool = False,
     ) -> None:
-        """`engines`: flags by name, which begins with a role; `more_flags` go to all engines."""
+        """`engines`: flags by name, which begins with a role; `more_flags` go to all engines; `watched`: the store is a
+        primary and a replica behind a sentinel, reached without a proxy."""
         self.folder = folder
         self._engines = ROLE_FLAGS if engines is None else engines
         self._num_routers = num_routers
@@ -58,6 +67,9 @@ class ChaosSite:
         self.victims: dict[str, Victim] = {}
         self.restarts = 0
         """Starts that found no store and were made again."""
+        self._watched = watched
+        self.pair: WatchedPair | None = None
+        self._stack = AsyncExitStack()
         self._store = EmbeddedStore()
         self.store = StoreVictim(self._store)
 
@@ -67,6 +79,8 @@ class ChaosSite:
         checkpoint.mkdir(exist_ok=True)
         write_tiny_llama(checkpoint)
         self._client = httpx.AsyncClient(timeout=2.0, trust_env=False)
+        if self._watched:
+            self.pair = await self._stack.enter_async_context(watched_pair())
         self._store.start()
         self.store_proxy = SilentProxy(HOST, free_port(HOST), self._store.url)
         await self.store_proxy.listen()
@@ -96,6 +110,7 @@ class ChaosSite:
         await self.store_proxy.aclose()
         self.store.thaw()
         self._store.stop()
+        await self._stack.aclose()
         await self._client.aclose()
 
     def of_role(self, role: str) -> list[Victim]:
@@ -129,7 +144,9 @@ class ChaosSite:
 
     @property
     def store_url(self) -> str:
-        """Through its proxy."""
+        """Through its proxy, or by its sentinels."""
+        if self.pair is not None:
+            return self.pair.url
         return f"redis://{HOST}:{self.store_proxy.port}"
 
     async def wait_well(self, victim: Victim, within_s: float = 60.0) -> float:

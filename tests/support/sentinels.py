@@ -34,6 +34,16 @@ class WatchedPair:
         _, port = await self.sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(port)
 
+    async def fail_over(self) -> None:
+        """The primary has been killed, the replica has taken over, and the killed one follows it."""
+        port = await self.primary_port()
+        (other,) = (one for one in self.servers if one != port)
+        self.servers[port].kill()
+        await self.becomes_primary(other)
+        self.servers[port].start()
+        while not await _knows_both(self.sentinel):
+            await asyncio.sleep(0.1)
+
     async def becomes_primary(self, port: int) -> None:
         """Waits until this server is the primary, says the sentinel, and says so itself."""
         client = Redis(host="127.0.0.1", port=port)
