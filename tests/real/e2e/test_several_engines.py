@@ -16,7 +16,7 @@ from tests.support.up import read_metrics, tandem_up
 
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(300)]
 
-NUM_CASES = 32
+NUM_CASES = 16
 FLAGS = (
     "--prefill",
     "2",
