@@ -177,7 +177,8 @@ async def next_second(client: Redis) -> None:
 
 
 async def test_eviction_takes_old_stories_and_neither_fleet_nor_leases_nor_open_tickets() -> None:
-    with EmbeddedStore(max_memory_bytes=4 << 20) as store:
+    # Redis looks at a few keys of chance and evicts the oldest of them; the more, the closer to the oldest of all.
+    with EmbeddedStore(max_memory_bytes=4 << 20, arguments=("--maxmemory-samples", "64")) as store:
         client = connect(store.url)
         fleet, recovery, ledger = FleetStore(client), Recovery(client), Ledger(client, "tandem", "router-a")
         epoch = await fleet.claim_epoch(P0)
