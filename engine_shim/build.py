@@ -216,15 +216,11 @@ def _instance(
         instance_id=instance_id,
         role=Role(settings.role),
         epoch=epoch,
-        url=f"http://{_bracket(address.host)}:{address.port}",
+        url=f"http://{address}",
         model=engine.card.name,
         max_context_tokens=engine.card.max_context_tokens,
         kv=kv,
     )
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _post(ledger: Ledger | None, entry: Entry) -> None:

@@ -9,17 +9,15 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from router.contract.errors import BadSettings
+from router.contract.hosts import Reach, reach_of
 from router.contract.instance import Role
-from router.contract.seal import check_key
+from router.contract.seal import KEY_VARIABLE, check_key
 
 ENV_PREFIX = "TANDEM_SHIM_"
-KEY_VARIABLE = "TANDEM_DEPLOYMENT_KEY"
-"""The one variable that routers and shims have in common."""
 
 
 def _setting(default: object, about: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 - as dataclasses.field
@@ -91,20 +89,11 @@ class ShimSettings:
 def _check_advertised(host: str, advertise_host: str) -> None:
     """Who listens beyond this machine tells others an address that they can call. Raises BadSettings."""
     told = advertise_host or host
-    if _reaches(told) == "everywhere" or (_reaches(host) != "here" and _reaches(told) == "here"):
+    if reach_of(told) is Reach.EVERYWHERE or (reach_of(host) is not Reach.HERE and reach_of(told) is Reach.HERE):
         raise BadSettings(
             f"Listening on {host}, this instance would tell others to call {told}, where they cannot reach it; "
             "set --advertise-host to this machine's own address (in a pod: status.podIP)."
         )
-
-
-def _reaches(host: str) -> str:
-    """`here` for loopback, `everywhere` for the wildcard address, else `there`; names but localhost are `there`."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return "here" if host == "localhost" else "there"
-    return "here" if address.is_loopback else "everywhere" if address.is_unspecified else "there"
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> ShimSettings:

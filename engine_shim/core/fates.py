@@ -48,6 +48,10 @@ class Address:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """As it stands in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class CallPeer:

@@ -44,7 +44,6 @@ class SeatTicket:
     """SETTLING: polled seconds at the first tick of it."""
     say_at: float = 0.0
     """When prefill is told again."""
-    acknowledged: bool = False
     landed: bool = False
     """Prefill says that it has written everything, and will write no more."""
     reading: bool = False

@@ -117,10 +117,7 @@ class SeatDesk:
     def on_acknowledged(self, notice: Acknowledged) -> list[DecodeEffect]:
         """Prefill knows the seats."""
         ticket = self._tickets.get(notice.transfer_id)
-        if ticket is None:
-            return []
-        ticket.acknowledged = True
-        if ticket.state is SeatState.TELLING:
+        if ticket is not None and ticket.state is SeatState.TELLING:
             self._close(ticket)
         return []
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import BlockTable, KVLayout, KVOrder
+from router.contract.rendezvous import PrefillDone, Registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,22 @@ class Side:
 
     layout: KVLayout
     blocks: BlockTable
+
+
+def plan_registered(registration: Registration, done: PrefillDone, source: KVLayout, target: KVLayout) -> TransferPlan:
+    """The copies that a matched pair needs, from prefill's cache (`source`) to decode's seats (`target`).
+
+    Raises:
+        TransferFailed: decode wants more tokens than prefill has computed.
+        LayoutMismatch: as `plan_transfer`.
+    """
+    if registration.num_tokens > done.num_tokens:
+        raise TransferFailed(
+            f"Decode wants {registration.num_tokens} tokens, prefill computed {done.num_tokens}; "
+            "the two legs carry different prompts."
+        )
+    src, dst = Side(source, done.blocks), Side(target, registration.seats)
+    return plan_transfer(src, dst, registration.first_token, registration.num_tokens)
 
 
 def check_layouts(src: KVLayout, dst: KVLayout) -> None:

@@ -18,12 +18,12 @@ from engine_shim.core.decode_effects import (
 )
 from engine_shim.core.fates import Address
 from engine_shim.core.seats import SeatDesk
-from engine_shim.core.transfer_plan import Side, plan_transfer
+from engine_shim.core.transfer_plan import plan_registered
 from engine_shim.driver.copies import Copies
 from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import Seated
-from router.contract.errors import StaleAttempt, TandemError, TransferFailed
+from router.contract.errors import StaleAttempt, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.tags import Tag
@@ -124,14 +124,7 @@ class DecodeSide:
         transfer_id = registration.transfer_id
         try:
             peer = self._shell.peers.find(registration.prefill_engine_id)
-            if registration.num_tokens > done.num_tokens:
-                raise TransferFailed(
-                    f"Decode wants {registration.num_tokens} tokens, prefill computed {done.num_tokens}; "
-                    "the two legs carry different prompts."
-                )
-            source = Side(peer.layout, done.blocks)
-            seats = Side(self._shell.peers.card.layout, registration.seats)
-            plan = plan_transfer(source, seats, registration.first_token, registration.num_tokens)
+            plan = plan_registered(registration, done, peer.layout, self._shell.peers.card.layout)
         except TandemError as error:
             self._run(self.desk.on_read_ended(transfer_id, error))
             return

@@ -122,20 +122,20 @@ class Caller:
                 return answer
             except httpx.ConnectError:
                 if await _is_refused(address):
-                    failed = HandshakeFailed(f"Nobody listens at {_shown(address)}; {engine_id} has ended.")
+                    failed = HandshakeFailed(f"Nobody listens at {address}; {engine_id} has ended.")
                     return Answer(Call.REFUSED, error=failed)
-                return _silent(f"No connection to {engine_id} at {_shown(address)}.")
+                return _silent(f"No connection to {engine_id} at {address}.")
             except httpx.HTTPError as error:
                 why = type(error).__name__
-                return _silent(f"The side channel of {engine_id} at {_shown(address)} does not answer ({why}).")
+                return _silent(f"The side channel of {engine_id} at {address} does not answer ({why}).")
 
     async def _post(self, address: Address, path: str, purpose: bytes, message: Question | PeerCard) -> httpx.Response:
         body = msgspec.json.encode(message)
         headers = {SEAL_HEADER: self._seal.header(purpose, body)}
-        return await self._client.post(f"http://{_shown(address)}{path}", content=body, headers=headers)
+        return await self._client.post(f"http://{address}{path}", content=body, headers=headers)
 
     def _judge(self, reply: httpx.Response, question: Question) -> Answer:
-        where = f"{question.engine_id} at {_shown(question.address)}"
+        where = f"{question.engine_id} at {question.address}"
         try:
             found = self._read(reply, question, where)
         except HandshakeFailed as error:
@@ -166,11 +166,6 @@ class Caller:
 
 def _silent(message: str) -> Answer:
     return Answer(Call.SILENT, error=HandshakeFailed(message))
-
-
-def _shown(address: Address) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"{host}:{address.port}"
 
 
 async def _is_refused(address: Address) -> bool:

@@ -99,9 +99,8 @@ class Peers:
 
     def on_lost(self, engine_id: EngineId) -> None:
         """A message to it failed: it is called again until it answers or there is proof of its death."""
-        if self._known.pop(engine_id, None) is not None:
+        if self._drop(engine_id):
             self.counts["peer_lost"] += 1
-            self._writer.tell(DropPeer(PeerName(engine_id)))
         self._run(self._fates.on_lost(engine_id, monotonic()))
 
     def on_doubted(self, engine_id: EngineId) -> None:
@@ -130,11 +129,17 @@ class Peers:
                 case PeerDied(engine_id, reason):
                     log.info("%s is dead (%s).", engine_id, reason)
                     self.counts["peer_died"] += 1
-                    if self._known.pop(engine_id, None) is not None:
-                        self._writer.tell(DropPeer(PeerName(engine_id)))
+                    self._drop(engine_id)
                     self.news.on_died(engine_id)
                 case AccessEnded(engine_id):
                     self.news.on_access_ended(engine_id)
+
+    def _drop(self, engine_id: EngineId) -> bool:
+        """The fabric knows it no more; False when it did not."""
+        if self._known.pop(engine_id, None) is None:
+            return False
+        self._writer.tell(DropPeer(PeerName(engine_id)))
+        return True
 
     def _call(self, engine_id: EngineId, address: Address) -> Task[PeerCard]:
         """The one call to this peer that is under way."""
@@ -183,6 +188,5 @@ class Peers:
                 raise HandshakeFailed(f"The agent of {card.engine_id} calls itself {name}.")
             self._known[card.engine_id] = card
         if not self._fates.on_met(card.engine_id, card.address):
-            self._known.pop(card.engine_id, None)
-            self._writer.tell(DropPeer(PeerName(card.engine_id)))
+            self._drop(card.engine_id)
             raise PeerGone(f"{card.engine_id} died during its handshake.")

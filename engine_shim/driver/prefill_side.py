@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
 from engine_shim.core.rendezvous import PrefillDesk
-from engine_shim.core.transfer_plan import Side, TransferPlan, plan_transfer
+from engine_shim.core.transfer_plan import plan_registered
 from engine_shim.driver.copies import Copies
-from engine_shim.driver.handshake import PeerCard
 from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
-from router.contract.errors import TandemError, TransferFailed
+from router.contract.errors import TandemError
 from router.contract.ids import EngineId, TransferId, digest_of
 from router.contract.instance import Mode
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
@@ -102,7 +101,7 @@ class PrefillSide:
         transfer_id = registration.transfer_id
         try:
             peer = self._shell.peers.find(registration.decode_engine_id)
-            plan = self._plan(order, peer)
+            plan = plan_registered(registration, done, self._shell.peers.card.layout, peer.layout)
         except TandemError as error:
             self._run(self.desk.on_writer_failed(transfer_id, error.code, self._now()))
             return
@@ -112,17 +111,6 @@ class PrefillSide:
         tag = Tag(digest_of(transfer_id), self._shell.peers.card.epoch, 0, 1, 0, 1)
         label = self._shell.mail.label(tag)
         self._shell.copies.write(peer, plan, label, lambda error: self._ended(transfer_id, error))
-
-    def _plan(self, order: Write, peer: PeerCard) -> TransferPlan:
-        registration, done = order.registration, order.done
-        if registration.num_tokens > done.num_tokens:
-            raise TransferFailed(
-                f"Decode wants {registration.num_tokens} tokens, prefill computed {done.num_tokens}; "
-                "the two legs carry different prompts."
-            )
-        ours = Side(self._shell.peers.card.layout, done.blocks)
-        theirs = Side(peer.layout, registration.seats)
-        return plan_transfer(ours, theirs, registration.first_token, registration.num_tokens)
 
     def _ended(self, transfer_id: TransferId, error: TandemError | None) -> None:
         if error is None:

@@ -31,7 +31,6 @@ from engine_shim.driver.self_test_calls import (
     LEND_PATH,
     RETURN_PATH,
     SCRATCH,
-    SELF_TEST,
     Check,
     Checked,
     Lend,
@@ -46,7 +45,7 @@ from engine_shim.engine.thread import EngineThread
 from router.contract.errors import BadRequest, HandshakeFailed, NoSeats, TandemError, TransferFailed
 from router.contract.ids import EngineId
 from router.contract.kv import BlockTable
-from router.contract.seal import SEAL_HEADER, Seal
+from router.contract.seal import SEAL_HEADER, SELF_TEST, Seal
 
 log = logging.getLogger("tandem.shim")
 
@@ -245,12 +244,10 @@ class SelfTest:
 
     async def _call(self, target: Target, path: str, body: msgspec.Struct, answer: type[_Answer]) -> _Answer:
         """The peer's answer. Raises HandshakeFailed."""
-        host, port = target.address.host, target.address.port
         raw = msgspec.json.encode(body)
         headers = {SEAL_HEADER: self._seal.header(SELF_TEST, path.encode() + raw)}
         try:
-            url = f"http://[{host}]:{port}{path}" if ":" in host else f"http://{host}:{port}{path}"
-            reply = await self._client.post(url, content=raw, headers=headers)
+            reply = await self._client.post(f"http://{target.address}{path}", content=raw, headers=headers)
         except httpx.HTTPError as error:
             raise HandshakeFailed(f"{target.engine_id} does not answer ({type(error).__name__}).") from error
         if reply.status_code != httpx.codes.OK:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 
 LEND_PATH, CHECK_PATH, RETURN_PATH = "/kv/scratch/lend", "/kv/scratch/check", "/kv/scratch/return"
-SELF_TEST = b"self-test"
-"""Purpose of the seal, which is over path and body."""
 SCRATCH = "scratch:"
 """How every scratch_id begins."""
 

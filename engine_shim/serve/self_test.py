@@ -13,19 +13,17 @@ from engine_shim.driver.self_test_calls import (
     CHECK_PATH,
     LEND_PATH,
     RETURN_PATH,
-    SELF_TEST,
     Check,
     Lend,
     Return,
     Returned,
 )
-from engine_shim.serve.http_body import read_body
-from router.contract.errors import BadRequest, Unauthorized
+from engine_shim.serve.sealed import decode_sealed
+from router.contract.errors import BadRequest
 from router.contract.ids import EngineId
-from router.contract.seal import SEAL_HEADER, Seal
+from router.contract.seal import SELF_TEST, Seal
 
 RUN_PATH = "/kv/self-test"
-MAX_BODY_BYTES = 64 * 1024
 MAX_SIZES = 8
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -69,14 +67,8 @@ def self_test_routes(self_test: SelfTest, seal: Seal) -> APIRouter:
 
 
 async def _read(request: Request, seal: Seal, path: str, kind: type[_Body]) -> _Body:
-    """The body. Raises Unauthorized without the deployment's seal, BadRequest for another shape."""
-    raw = await read_body(request.scope, request.receive, MAX_BODY_BYTES)
-    if not seal.header_holds(SELF_TEST, path.encode() + raw, request.headers.get(SEAL_HEADER, "")):
-        raise Unauthorized(f"{path} needs the seal of this deployment; set TANDEM_DEPLOYMENT_KEY as on its shims.")
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"The body is not what {path} takes ({error}).") from error
+    """The body, sealed together with its path. Raises as `decode_sealed`."""
+    return await decode_sealed(request, seal, SELF_TEST + path.encode(), kind)
 
 
 def _json(answer: msgspec.Struct) -> Response:

@@ -5,24 +5,20 @@ All but the question who this is are sealed with the deployment key.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Question, introduce, read_card
-from engine_shim.serve.http_body import read_body
+from engine_shim.serve.sealed import decode_sealed, read_sealed
 from engine_shim.serve.self_test import self_test_routes
-from router.contract.errors import BadRequest, Unauthorized
+from router.contract.errors import BadRequest
 from router.contract.ids import EngineId, TransferId
 from router.contract.seal import CANCEL, FENCE, HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 from router.store.codec import encode_instance
 
-T = TypeVar("T")
 JSON = "application/json"
-MAX_CARD_BYTES = 64 * 1024
 
 
 class _Cancel(msgspec.Struct):
@@ -40,13 +36,13 @@ def side_channel(driver: Driver, seal: Seal) -> APIRouter:
 
     @router.post(HELLO_PATH)
     async def hello(request: Request) -> Response:
-        question = await _sealed(request, seal, HELLO, Question)
+        question = await decode_sealed(request, seal, HELLO, Question)
         answer = msgspec.json.encode(introduce(_hand_over(driver).peers.card, question))
         return Response(answer, media_type=JSON, headers={SEAL_HEADER: seal.header(HELLO_ANSWER, answer)})
 
     @router.post(PEER_PATH)
     async def peer(request: Request) -> Response:
-        raw = await _sealed_bytes(request, seal, PEER)
+        raw = await read_sealed(request, seal, PEER)
         await _hand_over(driver).peers.welcome(read_card(raw))
         return Response(b"{}", media_type=JSON)
 
@@ -56,13 +52,13 @@ def side_channel(driver: Driver, seal: Seal) -> APIRouter:
 
     @router.post("/kv/cancel")
     async def cancel(request: Request) -> Response:
-        wanted = await _sealed(request, seal, CANCEL, _Cancel)
+        wanted = await decode_sealed(request, seal, CANCEL, _Cancel)
         state = driver.cancel(TransferId(wanted.transfer_id), wanted.reason)
         return Response(msgspec.json.encode({"transfer_id": wanted.transfer_id, "state": state}), media_type=JSON)
 
     @router.post("/kv/fence")
     async def fence(request: Request) -> Response:
-        wanted = await _sealed(request, seal, FENCE, _Fence)
+        wanted = await decode_sealed(request, seal, FENCE, _Fence)
         _hand_over(driver).peers.on_death(EngineId(wanted.engine_id), "fenced")
         return Response(msgspec.json.encode({"engine_id": wanted.engine_id}), media_type=JSON)
 
@@ -75,19 +71,3 @@ def _hand_over(driver: Driver) -> HandOver:
     if driver.hand_over is None:
         raise BadRequest("This instance has no fabric; it cannot exchange KV cache.")
     return driver.hand_over
-
-
-async def _sealed(request: Request, seal: Seal, purpose: bytes, kind: type[T]) -> T:
-    """The decoded body, when a holder of the deployment key has sent it. Raises Unauthorized, BadRequest."""
-    raw = await _sealed_bytes(request, seal, purpose)
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"The body is not what this path takes ({error}).") from error
-
-
-async def _sealed_bytes(request: Request, seal: Seal, purpose: bytes) -> bytes:
-    raw = await read_body(request.scope, request.receive, MAX_CARD_BYTES)
-    if not seal.header_holds(purpose, raw, request.headers.get(SEAL_HEADER, "")):
-        raise Unauthorized(f"This message needs a {SEAL_HEADER} made with our deployment key.")
-    return raw

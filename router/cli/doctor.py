@@ -14,9 +14,8 @@ from router.cli.doctor_fleet import ANSWER_FOR_S, Start, check_instance, check_p
 from router.cli.doctor_store import check_store
 from router.cli.flags import new_parser
 from router.cli.running import find_running
-from router.cli.setup import KEY_VARIABLE
 from router.contract.errors import BadSettings
-from router.contract.seal import Seal
+from router.contract.seal import KEY_VARIABLE, Seal
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _STORE_VARIABLE = "TANDEM_STORE"

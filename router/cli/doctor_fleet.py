@@ -12,12 +12,10 @@ import msgspec
 from router.cli.doctor_findings import Pair, PairVerdict, Report
 from router.contract.ids import Epoch, InstanceId
 from router.contract.instance import Instance
-from router.contract.seal import SEAL_HEADER, Seal
+from router.contract.seal import SEAL_HEADER, SELF_TEST, Seal
 from router.store.codec import decode_instance
 
 SELF_TEST_PATH = "/kv/self-test"
-SELF_TEST = b"self-test"
-"""Purpose of the seal, which is over path and body."""
 ANSWER_FOR_S = 3.0
 SELF_TEST_FOR_S = 60.0
 BAD_FACTS = {

@@ -11,10 +11,9 @@ from secrets import token_hex
 from router.cli.processes import Program
 from router.contract.errors import RouterError
 from router.contract.instance import Mode, Role
+from router.contract.seal import KEY_VARIABLE
 
 DEFAULT_MODEL = "smollm2-135m"
-KEY_VARIABLE = "TANDEM_DEPLOYMENT_KEY"
-"""Where router and shims read the secret that they share."""
 
 
 def _key() -> str:

@@ -12,14 +12,16 @@ to start so (`check_key`).
 from __future__ import annotations
 
 import hmac
-from ipaddress import ip_address
 
 from router.contract.errors import BadSettings
+from router.contract.hosts import Reach, reach_of
 
 MARK_BYTES = 16
 """Of the seal inside a notice or a Tag; the first half of the digest, as strong as a 128-bit guess."""
 MIN_KEY_CHARS = 16
 SEAL_HEADER = "X-Tandem-Seal"
+KEY_VARIABLE = "TANDEM_DEPLOYMENT_KEY"
+"""Where routers, shims and commands read the key; the one variable that they have in common."""
 
 NOTICE = b"notice"
 TAG = b"tag"
@@ -33,6 +35,8 @@ CANCEL = b"cancel"
 """Taking an attempt back: the body of the request."""
 FENCE = b"fence"
 """Declaring a process dead: the body of the request."""
+SELF_TEST = b"self-test"
+"""A self-test's calls: path and body of the request."""
 
 
 class Seal:
@@ -73,17 +77,8 @@ def check_key(key: str, host: str) -> None:
         raise BadSettings(
             f"deployment_key must have at least {MIN_KEY_CHARS} characters; `openssl rand -hex 32` makes one."
         )
-    if not key and not _is_loopback(host):
+    if not key and reach_of(host) is not Reach.HERE:
         raise BadSettings(
-            f"Listening on {host} needs a deployment_key, equal on all routers and shims: set TANDEM_DEPLOYMENT_KEY "
+            f"Listening on {host} needs a deployment_key, equal on all routers and shims: set {KEY_VARIABLE} "
             "to the output of `openssl rand -hex 32`, or listen on 127.0.0.1."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

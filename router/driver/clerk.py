@@ -93,7 +93,7 @@ class Clerk:
 
     def _finish(self, exchange: Exchange) -> None:
         record = _record(exchange)
-        if exchange.attempts:
+        if exchange.attempts and self._ledger is not None:  # else nobody reads the note
             self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
         self._books.fold(record)
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from engine_shim.core.fates import Address
 from engine_shim.driver.self_test import Target
-from engine_shim.driver.self_test_calls import SELF_TEST, Check, Checked, Lend, Lent, Return, Run, Verdict
+from engine_shim.driver.self_test_calls import Check, Checked, Lend, Lent, Return, Run, Verdict
 from engine_shim.serve.problems import on_problem
 from engine_shim.serve.self_test import self_test_routes
 from router.cli.doctor_findings import PairVerdict
@@ -17,7 +17,7 @@ from router.cli.doctor_fleet import SELF_TEST as DOCTORS_PURPOSE
 from router.cli.doctor_fleet import SELF_TEST_PATH
 from router.contract.errors import NoSeats, TandemError
 from router.contract.ids import EngineId
-from router.contract.seal import SEAL_HEADER, Seal
+from router.contract.seal import SEAL_HEADER, SELF_TEST, Seal
 
 SEAL = Seal("k" * 32)
 ORDER = {"engine_id": "d0@7", "host": "10.0.0.7", "port": 9100, "sizes_bytes": [4096, 1 << 20]}
