@@ -7,13 +7,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import MISSING, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, MissingDependency
-from router.settings import ENV_PREFIX, SECRETS, Settings, help_texts, load
+from router.settings import ENV_PREFIX, SECRETS, Settings, help_texts, load, share
+
+LOG = logging.getLogger("tandem.router")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,27 +29,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.CRITICAL
     )  # it reports ended streams as errors of the application
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    return _status(lambda: _serve(load(arguments, os.environ, config)))
+
+
+def _status(run: Callable[[], int | None]) -> int:
     try:
-        settings = load(arguments, os.environ, config)
-        _serve(settings)
+        return run() or 0
     except DeploymentError as error:
         print(f"tandem router: {error.message}", file=sys.stderr)  # noqa: T201 - this is a command
         return 2
-    return 0
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings) -> int:
     try:
-        import uvloop  # noqa: PLC0415 - half a second that `--help` must not cost
-
-        from router.build import listen, serve  # noqa: PLC0415
+        from router.build import serve  # noqa: PLC0415 - half a second that `--help` must not cost
+        from router.workers.figures import Place  # noqa: PLC0415
+        from router.workers.listeners import listen, listen_together  # noqa: PLC0415
+        from router.workers.supervisor import Supervisor  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingDependency(f"The router needs {error.name}; install tandem-router[router].") from error
-    listener = listen(settings.host, settings.port)
+    size = settings.workers or len(os.sched_getaffinity(0))
+    if size == 1:
+        _run(serve(settings, listen(settings.host, settings.port)))
+        return 0
+    listeners = listen_together(settings.host, settings.port, size)
+    with TemporaryDirectory(prefix="tandem-workers-") as folder:
+
+        def work(slot: int) -> int:
+            place = Place(Path(folder), slot, size)
+            return _status(lambda: _run(serve(share(settings, slot, size), listeners[slot], place)))
+
+        host, port = listeners[0].getsockname()[:2]
+        LOG.info("listening on %s:%d, mode %s, %d workers", host, port, settings.mode, size)
+        return Supervisor(size, work).run()
+
+
+def _run(serving: Coroutine[None, None, None]) -> None:
+    import uvloop  # noqa: PLC0415
+
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn ends gracefully on a signal, then raises it again for whoever had a say before: that is status 0.
         signal.signal(number, _end)
-    uvloop.run(serve(settings, listener))
+    uvloop.run(serving)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

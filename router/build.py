@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 
@@ -22,7 +22,6 @@ from router.api.door import Door, DoorLimits
 from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
-from router.contract.errors import AddressTaken
 from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
@@ -41,9 +40,10 @@ from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.recovery import Recovery
 from router.telemetry import Telemetry, counters, gauge
+from router.workers.figures import SAVE_EVERY_S, Figures, Place
+from router.workers.lines import LineSink
 
 LOG = logging.getLogger("tandem.router")
-BACKLOG = 2048
 _GC_THRESHOLDS = (10_000, 20, 50)
 """Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
@@ -60,6 +60,16 @@ class Parts:
     ledger: Ledger | None
     static: StaticFleet | None
     reaper: Reaper | None
+    figures: Figures | None = None
+    """With several workers: the metrics of all."""
+
+    def num_workers(self) -> int:
+        """Router processes behind this port that are alive."""
+        return 1 if self.figures is None else self.figures.num_live
+
+    def render_metrics(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return self.telemetry.render() if self.figures is None else self.figures.render()
 
 
 def build_router(settings: Settings) -> Router:
@@ -89,13 +99,10 @@ def build_router(settings: Settings) -> Router:
     return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 
 
-def build_parts(settings: Settings) -> Parts:
+def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     """Everything that runs beside the requests. Called on the event loop that will run it."""
     router = build_router(settings)
-    loop = asyncio.get_running_loop()
-    request_log = (
-        RequestLog(functools.partial(os.write, sys.stdout.fileno()), loop.call_later) if settings.access_log else None
-    )
+    request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later) if settings.access_log else None
     telemetry = Telemetry(request_log.write if request_log is not None else None)
     redis = connect(settings.store) if settings.store else None
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
@@ -112,7 +119,22 @@ def build_parts(settings: Settings) -> Parts:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
     parts = Parts(router, watch, telemetry, request_log, redis, ledger, static, reaper)
     telemetry.watch(functools.partial(_gauges, parts))
+    if place is not None:
+        parts.figures = Figures(place, telemetry.collect)
     return parts
+
+
+def _sink(place: Place | None) -> Callable[[bytes], object]:
+    number = sys.stdout.fileno()
+    return functools.partial(os.write, number) if place is None else LineSink(number, place.folder / "lines")
+
+
+async def _save(router: Router, figures: Figures) -> None:
+    """The other workers know what this one has counted, for ever."""
+    while True:
+        router.clerk.work_off()
+        await asyncio.to_thread(figures.save)
+        await asyncio.sleep(SAVE_EVERY_S)
 
 
 def _gauges(parts: Parts) -> list[Metric]:
@@ -167,6 +189,8 @@ async def running(parts: Parts) -> AsyncIterator[None]:
             background.append(tasks.create_task(parts.ledger.run()))
         if parts.reaper is not None:
             background.append(tasks.create_task(parts.reaper.run()))
+        if parts.figures is not None:
+            background.append(tasks.create_task(_save(parts.router, parts.figures)))
         try:
             yield
         finally:
@@ -190,27 +214,8 @@ async def _close(parts: Parts) -> None:
         await parts.static.aclose()
     if parts.request_log is not None:
         await asyncio.to_thread(parts.request_log.close)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        AddressTaken: it cannot be had.
-    """
-    try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = infos[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        raise AddressTaken(
-            f"Cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or --port."
-        ) from error
-    listener.setblocking(False)
-    return listener
+    if parts.figures is not None:
+        parts.figures.save()
 
 
 def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
@@ -223,7 +228,13 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         async with running(parts):
             yield
 
-    surface = Surface(parts.router, parts.watch, parts.telemetry.render, lambda: ledger is not None and ledger.degraded)
+    surface = Surface(
+        parts.router,
+        parts.watch,
+        parts.render_metrics,
+        lambda: ledger is not None and ledger.degraded,
+        parts.num_workers,
+    )
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
     config = uvicorn.Config(
         Front(door, build_app(surface, lifespan)),
@@ -243,13 +254,15 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-async def serve(settings: Settings, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end."""
-    parts = build_parts(settings)
-    host, port = listener.getsockname()[:2]
+async def serve(settings: Settings, listener: socket.socket, place: Place | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end. `place` is that of a worker."""
+    parts = build_parts(settings, place)
     server = build_server(settings, parts)
     gc.collect()
     gc.freeze()  # what has been imported and built stays; collections need not look at it
     gc.set_threshold(*_GC_THRESHOLDS)
-    LOG.info("listening on %s:%d, mode %s, data path %s", host, port, settings.mode, settings.data_path)
+    if place is None:
+        LOG.info(
+            "listening on %s:%d, mode %s, data path %s", *listener.getsockname()[:2], settings.mode, settings.data_path
+        )
     await server.serve(sockets=[listener])

@@ -14,7 +14,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
@@ -31,6 +31,7 @@ SECRETS = ("deployment_key",)
 
 DATA_PATHS = ("hook", "asgi")
 PREFILL_CANCELS = ("anytime", "never")
+MAX_WORKERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Settings:
     access_log: bool = True
     """One JSON line per request on standard output."""
     workers: int = 1
-    """Processes; one for now."""
+    """Processes that serve on the port, each on a core of its own; 0: one per core."""
 
 
 def help_texts() -> dict[str, str]:
@@ -141,11 +142,21 @@ def check(settings: Settings) -> Settings:
     check_key(settings.deployment_key, "localhost")  # the key is for what we send, whoever reaches us
     if settings.port > 65535:
         raise BadSettings(f"port must be at most 65535, got {settings.port}.")
-    if settings.workers != 1:
-        raise BadSettings("workers must be 1; start several routers on one store to use more cores.")
+    if settings.workers > min(MAX_WORKERS, settings.max_requests):
+        raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
     if not settings.store and not settings.decode:
         raise BadSettings("Give --store (a redis:// URL) or the engines by --prefill and --decode.")
     return settings
+
+
+def share(settings: Settings, slot: int, size: int) -> Settings:
+    """The settings of worker `slot` of `size`: its part of the limits, so that all together keep them."""
+    requests, tokens = settings.max_requests, settings.max_tokens
+    return replace(
+        settings,
+        max_requests=requests // size + (slot < requests % size),
+        max_tokens=max(tokens // size, 1) if tokens else 0,
+    )
 
 
 def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:

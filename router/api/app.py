@@ -42,6 +42,8 @@ class Surface:
     watch: FleetWatch
     render_metrics: Callable[[], bytes]
     ledger_degraded: Callable[[], bool]
+    num_workers: Callable[[], int] = lambda: 1
+    """Processes behind this port that are alive."""
 
 
 def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
@@ -123,6 +125,7 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
             "draining": router.admission.draining,
             "degraded": surface.watch.degraded or surface.ledger_degraded(),
             "models": sorted(model for model, pool in router.fleet.pools.items() if pool.serves),
+            "workers": surface.num_workers(),
         }
         return JSONResponse(state, 200 if ready else 503, {} if ready else {"Retry-After": "1"})
 

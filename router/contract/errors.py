@@ -22,7 +22,7 @@ TandemError
 |  +- NoSeats             503     +- EngineDown        503     +- DeadlinePassed 504
 +- DeploymentError             the operator must change the set-up (process exit status 2)
    +- BadSettings                 +- MissingDependency            +- AddressTaken
-   +- ModelUnusable
+   +- ModelUnusable               +- WorkersDie
 """
 
 from __future__ import annotations
@@ -354,3 +354,7 @@ class AddressTaken(DeploymentError):
 
 class ModelUnusable(DeploymentError):
     """The model path is wrong, or the checkpoint is not one that the engine can load."""
+
+
+class WorkersDie(DeploymentError):
+    """Worker processes die again and again; another start would not help."""

@@ -65,7 +65,7 @@ async def test_readiness_needs_a_pair_and_health_does_not():
         ready = await r.client.get("/ready")
         assert (ready.status_code, ready.json()) == (
             200,
-            {"ready": True, "draining": False, "degraded": False, "models": ["m"]},
+            {"ready": True, "draining": False, "degraded": False, "models": ["m"], "workers": 1},
         )
 
 

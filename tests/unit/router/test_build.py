@@ -1,9 +1,4 @@
-import socket
-
-import pytest
-
-from router.build import build_router, listen
-from router.contract.errors import AddressTaken
+from router.build import build_router
 from router.contract.instance import Mode
 from router.core.policies import round_robin
 from router.settings import Settings
@@ -28,19 +23,3 @@ def test_settings_reach_the_router():
     assert router.deadlines.next_token_s == 3.0
     assert (router.conduct.pool.connect_s, router.conduct.pool.idle_for_s) == (1.5, 2.5)
     assert router.conduct.owner.startswith("router-")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_a_free_port_is_found(host):
-    with listen(host, 0) as listener:
-        assert listener.getsockname()[1] > 0
-
-
-def test_a_taken_address_and_a_host_that_is_not_ours_are_one_sentence():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(AddressTaken, match="choose another"):
-            listen("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(AddressTaken):
-        listen("203.0.113.1", 0)

@@ -5,7 +5,7 @@ import pytest
 
 from router.contract.errors import BadSettings, MissingDependency
 from router.contract.instance import Mode
-from router.settings import Settings, check, help_texts, load
+from router.settings import Settings, check, help_texts, load, share
 
 BASE = {"decode": ("http://d:1",)}
 
@@ -132,7 +132,7 @@ def test_values_become_their_type(name, value, read):
         ("prefill_policy", "best"),
         ("decode_policy", "best"),
         ("prefill_cancel", "sometimes"),
-        ("workers", 2),
+        ("workers", 257),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name, value):
@@ -157,3 +157,12 @@ def test_the_deployment_key_is_never_shown():
     with pytest.raises(BadSettings, match="at least 16 characters") as refused:
         load(BASE, {"TANDEM_DEPLOYMENT_KEY": "short"}, None)
     assert "'short'" not in refused.value.message
+
+
+@pytest.mark.parametrize(("requests", "tokens", "size"), [(10, 7, 3), (3, 2, 3), (4096, 0, 7)])
+def test_workers_share_the_limits_without_a_rest(requests, tokens, size):
+    whole = Settings(max_requests=requests, max_tokens=tokens, decode=("http://d:1",))
+    shares = [share(whole, slot, size) for slot in range(size)]
+    assert sum(one.max_requests for one in shares) == requests
+    assert sum(one.max_tokens for one in shares) <= max(tokens, size)
+    assert all((one.max_tokens > 0) == (tokens > 0) for one in shares)
