@@ -26,7 +26,7 @@ from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.placement import Desk, Rules
-from router.core.policies import POLICIES
+from router.core.policy_table import decode_policy, prefill_policy
 from router.core.timing import Deadlines
 from router.driver.reaper import Reaper
 from router.driver.router import Conduct, Router
@@ -77,8 +77,8 @@ def build_router(settings: Settings) -> Router:
     rules = Rules(
         mode=settings.mode,
         local_below_chars=settings.local_below_chars,
-        prefill_policy=POLICIES[settings.prefill_policy],
-        decode_policy=POLICIES[settings.decode_policy],
+        prefill_policy=prefill_policy(settings.prefill_policy),
+        decode_policy=decode_policy(settings.decode_policy),
     )
     conduct = Conduct(
         deadlines=Deadlines(

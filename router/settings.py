@@ -59,9 +59,11 @@ class Settings:
     local_below_chars: int = 0
     """Requests with fewer body bytes run on decode alone; 0: never."""
     prefill_policy: str = "power_of_two"
-    """How a prefill instance is chosen."""
+    """power_of_two, least_loaded, least_tokens, round_robin, random, session, prefix or cost: who prefills."""
     decode_policy: str = "power_of_two"
-    """How a decode instance is chosen."""
+    """The same names: who decodes."""
+    session_header: str = ""
+    """Header that names a request's session, before session_id, prompt_cache_key and user of the body."""
     prefill_cancel: str = "anytime"
     """anytime, or never for engines that strand decode's blocks when prefill is cancelled."""
     attempts: int = 2
@@ -126,12 +128,12 @@ def check(settings: Settings) -> Settings:
     Raises:
         BadSettings: one is not.
     """
-    from router.core.policies import POLICIES  # noqa: PLC0415 - keeps `--help` free of the router's core
+    from router.core.policy_table import POLICY_NAMES  # noqa: PLC0415 - keeps `--help` free of the router's core
 
     _among("data_path", settings.data_path, DATA_PATHS)
     _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
-    _among("prefill_policy", settings.prefill_policy, tuple(POLICIES))
-    _among("decode_policy", settings.decode_policy, tuple(POLICIES))
+    _among("prefill_policy", settings.prefill_policy, POLICY_NAMES)
+    _among("decode_policy", settings.decode_policy, POLICY_NAMES)
     for one in fields(Settings):
         value = getattr(settings, one.name)
         if isinstance(value, (int, float)) and value < 0:

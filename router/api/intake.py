@@ -17,6 +17,10 @@ class _Head(msgspec.Struct, gc=False):
     model: str = ""
     stream: Raw = _NONE
     prompt: Raw = _NONE
+    messages: Raw = _NONE
+    session_id: Raw = _NONE
+    prompt_cache_key: Raw = _NONE
+    user: Raw = _NONE
     n: Raw = _NONE
     best_of: Raw = _NONE
     use_beam_search: Raw = _NONE
@@ -35,6 +39,7 @@ _OURS = ("kv_transfer_params", "request_id")
 
 _OFF = frozenset({b"", b"null", b"false"})
 _ONE = frozenset({b"", b"null", b"1"})
+_UNNAMED = frozenset({b"", b"null", b'""'})
 
 
 def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: str = "") -> Intake:
@@ -55,7 +60,17 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
         raise BadRequest("Name a model in the body; GET /v1/models lists them.", param="model")
     if head.kv_transfer_params is not _NONE or head.request_id is not _NONE:
         body = _without_ours(body)
-    return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", _why_whole(head), trace, client_id)
+    prompt = head.messages if head.prompt is _NONE else head.prompt
+    whole, session = _why_whole(head), _session(head)
+    return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", whole, trace, client_id, session, prompt)
+
+
+def _session(head: _Head) -> bytes:
+    """What ties requests together, as it stands in the body: the most exact of what the client has named."""
+    if head.session_id is head.prompt_cache_key is head.user is _NONE:
+        return b""
+    named = (bytes(field) for field in (head.session_id, head.prompt_cache_key, head.user))
+    return next((value for value in named if value not in _UNNAMED), b"")
 
 
 def _why_whole(head: _Head) -> str:

@@ -7,17 +7,22 @@ and cannot leak: whoever takes a Load up holds the one receipt that puts it down
 from __future__ import annotations
 
 from router.contract.ids import InstanceId
+from router.contract.instance import Load
+from router.core.pace import Pace
 
 
 class Burden:
-    """Legs that are on their way to one instance."""
+    """Legs that are on their way to one instance, and how fast it has answered earlier ones."""
 
-    __slots__ = ("requests", "tokens")
+    __slots__ = ("_heard", "_tokens_then", "pace", "requests", "tokens")
 
     def __init__(self) -> None:
         self.requests = 0
         self.tokens = 0
         """Estimated prompt tokens of those legs."""
+        self.pace = Pace()
+        self._heard: Load | None = None
+        self._tokens_then = 0
 
     def take(self, tokens: int) -> None:
         """One more leg of `tokens` prompt tokens is on its way."""
@@ -28,6 +33,16 @@ class Burden:
         """A leg that was taken with `tokens` has ended."""
         self.requests -= 1
         self.tokens -= tokens
+
+    def hear(self, load: Load) -> None:
+        """The instance has said how busy it is; saying the same again is no news."""
+        if load != self._heard:
+            self._heard, self._tokens_then = load, self.tokens
+
+    @property
+    def since_heard(self) -> int:
+        """Prompt tokens by which its legs have grown since it last said something new."""
+        return max(0, self.tokens - self._tokens_then)
 
 
 class Burdens:

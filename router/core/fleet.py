@@ -18,6 +18,7 @@ from typing import Protocol
 from router.contract.ids import InstanceId
 from router.contract.instance import Instance, Load, Mode, Role
 from router.core.burden import Burden, Burdens
+from router.core.roster import Roster
 
 
 class Sighting(Protocol):
@@ -44,14 +45,16 @@ class Member:
     load: Load
     burden: Burden
     """The one part that changes; it is the same object in every snapshot, so legs of older ones still count."""
+    room_tokens: int | None = None
+    """Tokens whose KV cache it had room for at its last heartbeat; None when it has not told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
     """Who can hand KV cache to whom in one mode."""
 
-    prefills: tuple[Member, ...]
-    decodes_of: Mapping[InstanceId, tuple[Member, ...]]
+    prefills: Roster
+    decodes_of: Mapping[InstanceId, Roster]
     """Prefill instance -> the decode instances that it can feed; never empty, never itself."""
 
 
@@ -62,7 +65,7 @@ class Pool:
     model: str
     members: tuple[Member, ...]
     pairings: Mapping[Mode, Pairing]
-    solos: tuple[Member, ...]
+    solos: Roster
     has_prefill: bool
     has_decode: bool
     only_both: bool
@@ -108,7 +111,11 @@ def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
         instance = sighting.instance
         known = newest.get(instance.instance_id)
         if sighting.lease_left_s > 0 and (known is None or known.instance.epoch < instance.epoch):
-            newest[instance.instance_id] = Member(instance, sighting.load, burdens.of(instance.instance_id))
+            burden = burdens.of(instance.instance_id)
+            burden.hear(sighting.load)
+            newest[instance.instance_id] = Member(
+                instance, sighting.load, burden, _room_tokens(instance, sighting.load)
+            )
     by_model: dict[str, list[Member]] = {}
     for _, member in sorted(newest.items()):
         by_model.setdefault(member.instance.model, []).append(member)
@@ -123,7 +130,7 @@ def _pool(model: str, members: tuple[Member, ...]) -> Pool:
         model=model,
         members=members,
         pairings={mode: pairing for mode, pairing in pairings.items() if pairing.prefills},
-        solos=tuple(member for member in taking if member.instance.role.decodes),
+        solos=Roster(member for member in taking if member.instance.role.decodes),
         has_prefill=bool(prefills),
         has_decode=bool(decodes),
         only_both=all(member.instance.role is Role.BOTH for member in members),
@@ -138,12 +145,19 @@ def _of_role(members: tuple[Member, ...], role: Role) -> tuple[Member, ...]:
 
 
 def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mode) -> Pairing:
-    decodes_of: dict[InstanceId, tuple[Member, ...]] = {}
+    decodes_of: dict[InstanceId, Roster] = {}
     for member in prefills:
-        feedable = tuple(other for other in decodes if other is not member and _feeds(member, other, mode))
+        feedable = Roster(other for other in decodes if other is not member and _feeds(member, other, mode))
         if feedable:
             decodes_of[member.instance.instance_id] = feedable
-    return Pairing(tuple(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
+    return Pairing(Roster(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
+
+
+def _room_tokens(instance: Instance, load: Load) -> int | None:
+    """A Load of zeros is no heartbeat: an idle engine has free blocks."""
+    if instance.kv is None or not (load.free_blocks or load.held_blocks or load.running_seqs or load.waiting_seqs):
+        return None
+    return load.free_blocks * instance.kv.layout.block_tokens
 
 
 def _feeds(member: Member, other: Member, mode: Mode) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Raw
+
 CHARS_PER_TOKEN = 4
 """How many body bytes are counted as one prompt token where only the relative size of requests matters."""
 
@@ -32,6 +34,10 @@ class Intake:
     """Header lines that both legs carry as they came (W3C trace context), each ending in CRLF."""
     client_id: str = ""
     """The client's own X-Request-Id, or empty."""
+    session: bytes = b""
+    """Requests with the same bytes here belong together; empty when the client says nothing of it."""
+    prompt: Raw | bytes = b""
+    """JSON of the prompt or of the messages, as the client sent it."""
 
     @property
     def prompt_tokens(self) -> int:

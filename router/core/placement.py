@@ -6,7 +6,6 @@ first, by its queue of prompt tokens; decode then among those whose KV cache pre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
@@ -15,6 +14,8 @@ from router.contract.instance import Mode
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
 from router.core.policies import Policy, power_of_two
+from router.core.roster import Roster
+from router.core.weights import weigh_sequences, weigh_tokens
 
 _LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
 
@@ -64,7 +65,7 @@ class Desk:
             return Refusal(_unknown(fleet, intake.model))
         mode, reason = self._mode(pool, intake)
         if mode is _LOCAL:
-            return self._alone(pool, reason, turn, excluded)
+            return self._alone(pool, intake, reason, turn, excluded)
         pairing = pool.pairings.get(mode)
         if pairing is None:
             return Refusal(_missing(pool, mode))
@@ -73,13 +74,13 @@ class Desk:
             return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
         prefill = prefills[0]
         if len(prefills) > 1:
-            prefill = self.rules.prefill_policy(prefills, weigh_prefill, turn)
+            prefill = self.rules.prefill_policy(prefills, weigh_tokens, intake, turn)
         decodes = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
         if not decodes:
             return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
         decode = decodes[0]
         if len(decodes) > 1:
-            decode = self.rules.decode_policy(decodes, weigh_decode, turn)
+            decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn)
         return Placement(mode, prefill, decode, reason)
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
@@ -95,28 +96,17 @@ class Desk:
             return _LOCAL, "only_both"
         return rules.mode, "configured"
 
-    def _alone(self, pool: Pool, reason: str, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+    def _alone(
+        self, pool: Pool, intake: Intake, reason: str, turn: int, excluded: frozenset[InstanceId]
+    ) -> Placement | Refusal:
         solos = _outside(excluded, pool.solos)
         if not solos:
             return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))
-        return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_decode, turn), reason)
+        return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_sequences, intake, turn), reason)
 
 
-# Own legs are fresh, heartbeats know the other replicas' legs too: the larger of both is the better guess.
-
-
-def weigh_prefill(member: Member) -> int:
-    """Prompt tokens that wait at the instance."""
-    return max(member.burden.tokens, member.load.queued_prompt_tokens)
-
-
-def weigh_decode(member: Member) -> int:
-    """Sequences that run or wait at the instance."""
-    return max(member.burden.requests, member.load.running_seqs + member.load.waiting_seqs)
-
-
-def _outside(excluded: frozenset[InstanceId], members: Sequence[Member]) -> Sequence[Member]:
-    return [m for m in members if m.instance.instance_id not in excluded] if excluded else members
+def _outside(excluded: frozenset[InstanceId], members: Roster) -> Roster:
+    return members.without(excluded) if excluded else members
 
 
 def _unknown(fleet: Fleet, model: str) -> TandemError:

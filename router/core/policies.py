@@ -1,20 +1,23 @@
 """Policies: which of several instances takes the next leg.
 
-A policy sees its candidates, their weights, and `turn`, a number that grows by one with each choice. Nothing here is
-random: a policy that wants to spread its choices scrambles the turn, so a test can repeat any choice.
+A policy sees its candidates, their weights, the request, and `turn`, a number that grows by one with each choice.
+Nothing here is random: a policy that wants to spread its choices scrambles the turn, so a test can repeat any choice.
+These four remember nothing; `policy_table` names them and those that do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from router.core.fleet import Member
+from router.core.intake import Intake
+from router.core.roster import Roster
 
 Weigh = Callable[[Member], int]
 """How much work waits at an instance; only comparisons count."""
 
-Policy = Callable[[Sequence[Member], Weigh, int], Member]
-"""Candidates (at least one), their weight, turn -> the chosen one."""
+Policy = Callable[[Roster, Weigh, Intake, int], Member]
+"""Candidates (at least one), their weight, the request, turn -> the chosen one."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -28,7 +31,7 @@ def scramble(turn: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
-def power_of_two(members: Sequence[Member], weigh: Weigh, turn: int) -> Member:
+def power_of_two(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """The lighter one of two that the turn picks; of two equals the first picked."""
     num = len(members)
     if num == 1:
@@ -40,26 +43,17 @@ def power_of_two(members: Sequence[Member], weigh: Weigh, turn: int) -> Member:
     return other if weigh(other) < weigh(one) else one
 
 
-def least_loaded(members: Sequence[Member], weigh: Weigh, turn: int) -> Member:
+def least_loaded(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """The lightest of all; equals take turns."""
     start = turn % len(members)
     return min((*members[start:], *members[:start]), key=weigh)
 
 
-def round_robin(members: Sequence[Member], weigh: Weigh, turn: int) -> Member:
+def round_robin(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """Each in its turn, whatever its weight."""
     return members[turn % len(members)]
 
 
-def random(members: Sequence[Member], weigh: Weigh, turn: int) -> Member:
+def random(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """Any, whatever its weight."""
     return members[scramble(turn) % len(members)]
-
-
-POLICIES: dict[str, Policy] = {
-    "power_of_two": power_of_two,
-    "least_loaded": least_loaded,
-    "round_robin": round_robin,
-    "random": random,
-}
-"""By the names that settings use."""

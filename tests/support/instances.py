@@ -9,6 +9,8 @@ from router.contract.instance import Instance, KVIdentity, Load, Mode, Role
 from router.contract.kv import KVLayout
 from router.core.burden import Burdens
 from router.core.fleet import Fleet, Member, fold
+from router.core.intake import Endpoint, Intake
+from router.core.roster import Roster
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_tokens=16, num_blocks=8, dtype="float32")
 IDLE = Load()
@@ -47,6 +49,15 @@ def both(name="b0", **fields) -> Seen:
 
 def fleet(*seen: Seen, burdens: Burdens | None = None) -> Fleet:
     return fold(seen, burdens or Burdens(), 0.0)
+
+
+def roster(num: int, burdens: Burdens | None = None) -> Roster:
+    """So many decode instances, d00 and up, with nothing on their way."""
+    return Roster(fleet(*(decode(f"d{number:02}") for number in range(num)), burdens=burdens).members)
+
+
+def intake(model="m", whole="", body=b'{"model":"m"}', **fields) -> Intake:
+    return Intake(Endpoint.CHAT, body, model, False, whole, **fields)
 
 
 def names(members: tuple[Member, ...]) -> list[str]:

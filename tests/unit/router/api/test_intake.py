@@ -93,3 +93,24 @@ def test_what_is_no_request_is_refused(body, param):
         read(body)
     assert refused.value.param == param
     assert refused.value.message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("fields", "session"),
+    [
+        ({}, b""),
+        ({"user": "u"}, b'"u"'),
+        ({"user": "u", "prompt_cache_key": "k"}, b'"k"'),
+        ({"user": "u", "prompt_cache_key": "k", "session_id": 7}, b"7"),
+        ({"user": "u", "prompt_cache_key": None, "session_id": ""}, b'"u"'),
+        ({"user": None}, b""),
+    ],
+)
+def test_the_most_exact_name_of_the_session_counts(fields, session):
+    assert read({"model": "m"}, **fields).session == session
+
+
+def test_the_prompt_is_known_as_it_was_sent():
+    assert bytes(read(b'{"model":"m","prompt":"a\\u00e9" }').prompt) == b'"a\\u00e9"'
+    assert bytes(read(b'{"messages": [{"role":"user"}],"model":"m"}').prompt) == b'[{"role":"user"}]'
+    assert bytes(read({"model": "m"}).prompt) == b""

@@ -1,3 +1,4 @@
+from router.contract.instance import Load
 from router.core.burden import Burden, Burdens
 
 
@@ -25,3 +26,18 @@ def test_only_the_idle_and_gone_are_forgotten():
     assert burdens.of("here") is here
     assert burdens.of("busy") is busy
     assert burdens.of("gone") is not gone
+
+
+def test_growth_since_the_last_news_is_known():
+    burden = Burden()
+    burden.take(10)
+    burden.hear(Load(running_seqs=1))
+    assert burden.since_heard == 0
+    burden.take(5)
+    burden.hear(Load(running_seqs=1))
+    assert burden.since_heard == 5, "the same again is no news"
+    burden.give(10)
+    assert burden.since_heard == 0
+    burden.hear(Load(running_seqs=2))
+    burden.take(3)
+    assert burden.since_heard == 3

@@ -100,3 +100,14 @@ def test_members_keep_their_burden_over_snapshots():
     after = fold([Seen(prefill().instance, Load(running_seqs=3))], burdens, 1.0).members[0]
     assert after.burden is before.burden
     assert after.load.running_seqs == 3
+
+
+def test_room_is_what_the_last_heartbeat_left():
+    folded = fleet(
+        Seen(prefill().instance, Load(free_blocks=3, running_seqs=1)),
+        Seen(decode("d0").instance, Load(held_blocks=8)),
+        decode("d1"),
+        Seen(decode("d2", kv=False).instance, Load(free_blocks=3)),
+    )
+    rooms = {member.instance.instance_id: member.room_tokens for member in folded.members}
+    assert rooms == {"p0": 3 * 16, "d0": 0, "d1": None, "d2": None}

@@ -1,17 +1,12 @@
 import pytest
 
 from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill
-from router.contract.instance import Load, Mode, Role
-from router.core.intake import Endpoint, Intake
-from router.core.placement import Desk, Placement, Refusal, Rules, weigh_decode, weigh_prefill
+from router.contract.instance import Mode
+from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.policies import least_loaded, round_robin
-from tests.support.instances import Seen, both, decode, fleet, instance, prefill
+from tests.support.instances import both, decode, fleet, intake, prefill
 
 NOBODY = frozenset()
-
-
-def intake(model="m", whole="", body=b'{"model":"m"}') -> Intake:
-    return Intake(Endpoint.CHAT, body, model, False, whole)
 
 
 def choose(folded, request=None, turn=0, excluded=NOBODY, **rules):
@@ -97,15 +92,6 @@ def test_prefill_is_weighed_in_prompt_tokens_and_decode_in_sequences():
     by_name["d1"].burden.take(1)
     for turn in range(8):
         assert chosen(choose(folded, turn=turn))[:2] == ("p1", "d0")
-
-
-def test_the_larger_of_own_legs_and_heartbeat_counts():
-    busy = Load(running_seqs=2, waiting_seqs=3, queued_prompt_tokens=70)
-    (member,) = fleet(Seen(instance("d0", Role.DECODE), busy)).members
-    assert (weigh_prefill(member), weigh_decode(member)) == (70, 5)
-    for _ in range(6):
-        member.burden.take(20)
-    assert (weigh_prefill(member), weigh_decode(member)) == (120, 6)
 
 
 def test_each_role_has_its_policy():

@@ -1,0 +1,59 @@
+"""Cost: the instance that is expected to be quickest.
+
+For prefill that is the least time to its answer, by its own pace and the tokens that wait there; for decode the least
+time per output token, by its own pace and the sequences that run there. An instance whose last heartbeat leaves no room
+for the prompt's KV cache comes after all that have it, however quick it is: the request would wait for blocks there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from router.core.fleet import Member
+from router.core.intake import Intake
+from router.core.policies import Weigh, scramble
+from router.core.roster import Roster
+from router.core.weights import weigh_sequences, weigh_tokens
+
+SAMPLE = 8
+"""So many candidates are compared, a window that each turn begins elsewhere; all of them if none of it has room."""
+
+Cost = tuple[bool, float]
+"""No room; seconds."""
+
+
+def predict_prefill_s(member: Member, tokens: int) -> float:
+    """Seconds until prefill's answer to a prompt of `tokens`, if it is sent now."""
+    return member.burden.pace.prefill.at(weigh_tokens(member) + tokens)
+
+
+def predict_step_s(member: Member) -> float:
+    """Seconds per output token with one more sequence."""
+    return member.burden.pace.step.at(weigh_sequences(member) + 1)
+
+
+def has_room(member: Member, tokens: int) -> bool:
+    """True unless it is known that the KV cache of `tokens` does not fit beside what was sent since the heartbeat."""
+    room = member.room_tokens
+    return room is None or member.burden.since_heard + tokens <= room
+
+
+def least_prefill(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
+    """The one whose prefill is expected to answer first."""
+    tokens = intake.prompt_tokens
+    return _cheapest(members, turn, lambda member: (not has_room(member, tokens), predict_prefill_s(member, tokens)))
+
+
+def least_step(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
+    """The one that is expected to stream fastest."""
+    tokens = intake.prompt_tokens
+    return _cheapest(members, turn, lambda member: (not has_room(member, tokens), predict_step_s(member)))
+
+
+def _cheapest(members: Roster, turn: int, cost: Callable[[Member], Cost]) -> Member:
+    start, num = scramble(turn) % len(members), len(members)
+    window = (*members[start : start + SAMPLE], *members[: max(0, min(start, start + SAMPLE - num))])
+    best = min(window, key=cost)
+    if len(window) < num and cost(best)[0]:
+        best = min(members, key=cost)
+    return best
