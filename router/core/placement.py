@@ -17,6 +17,9 @@ from router.core.policies import Policy, power_of_two
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
 
+_APART = 1 << 32
+"""Between the turns of prefill and decode: of equals, each prefill instance is to meet each decode instance."""
+
 _LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
 
 
@@ -80,7 +83,7 @@ class Desk:
             return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
         decode = decodes[0]
         if len(decodes) > 1:
-            decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn)
+            decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn + _APART)
         return Placement(mode, prefill, decode, reason)
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:

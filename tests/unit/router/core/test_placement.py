@@ -112,3 +112,10 @@ def test_ten_slow_prefills_are_spread_evenly():
             member.burden.take(10)
             counts[member.instance.instance_id] += 1
     assert counts == {"p0": 5, "p1": 5, "d0": 5, "d1": 5}
+
+
+def test_of_equals_everybody_meets_everybody():
+    folded = fleet(prefill("p0"), prefill("p1"), decode("d0"), decode("d1"))
+    assert {chosen(choose(folded, turn=turn))[:2] for turn in range(40)} == {
+        (first, second) for first in ("p0", "p1") for second in ("d0", "d1")
+    }
