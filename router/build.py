@@ -24,6 +24,7 @@ from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.contract.seal import Seal
 from router.core.admission import Admission
+from router.core.breaker import BreakerRules
 from router.core.burden import Burdens
 from router.core.placement import Desk, Rules
 from router.core.policy_table import decode_policy, prefill_policy
@@ -40,6 +41,7 @@ from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.recovery import Recovery
 from router.telemetry import Telemetry, counters, gauge
+from router.vitals import health_metrics
 from router.workers.figures import SAVE_EVERY_S, Figures, Place
 from router.workers.lines import LineSink
 
@@ -95,6 +97,9 @@ def build_router(settings: Settings) -> Router:
         # Container restarts repeat host name and process id.
         owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
         seal=Seal(settings.deployment_key),
+        breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
+        retry_share=settings.retry_share,
+        retry_floor_per_s=settings.retry_floor_per_s,
     )
     return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 
@@ -156,6 +161,7 @@ def _gauges(parts: Parts) -> list[Metric]:
         counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         gauge("tandem_instances", "Live instances", [((), float(len(members)))]),
+        *health_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
         *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
         *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),

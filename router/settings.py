@@ -68,6 +68,16 @@ class Settings:
     """anytime, or never for engines that strand decode's blocks when prefill is cancelled."""
     attempts: int = 2
     """Tries per request, the first included."""
+    retry_share: float = 0.2
+    """Retries per request that are allowed on average; 0: only retry_floor_per_s."""
+    retry_floor_per_s: float = 1.0
+    """Retries per second that are allowed whatever the load."""
+    breaker_failures: int = 3
+    """Failures in a row (no connection, 502, 503, 504, timeouts) after which an instance is left out; 0: never."""
+    breaker_open_s: float = 2.0
+    """Seconds for which it is left out; doubled each time it fails again."""
+    breaker_open_max_s: float = 30.0
+    """Longest time for which it is left out before one request tries it."""
     max_requests: int = 4096
     """Requests in flight above which new ones get 503."""
     max_tokens: int = 0

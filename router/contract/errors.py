@@ -14,7 +14,7 @@ TandemError
 +- FleetError                  nobody is there to do it
 |  +- NoPrefill           503     +- NoDecode          503     +- NoPair         503
 +- LegError                    one upstream call went wrong; `side` says which
-|  +- LegUnreachable      502     +- LegBroken         502     +- LegTimeout     504
+|  +- LegUnreachable      503     +- LegBroken         502     +- LegTimeout     504
 +- TransferError               the KV cache did not arrive
 |  +- HandshakeFailed     502     +- TransferFailed    502     +- PeerGone       502
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502
@@ -235,9 +235,15 @@ class LegError(TandemError):
 
 
 class LegUnreachable(LegError):
-    """The instance could not be connected."""
+    """The instance could not be connected: nothing was sent, and it may only be starting."""
 
+    http_status = 503
     code = "leg_unreachable"
+
+    def __init__(self, message: str, *, side: Blame, request_id: str = "") -> None:
+        """The code names the role: `prefill_unreachable` or `decode_unreachable`."""
+        super().__init__(message, side=side, request_id=request_id)
+        self.code = f"{side}_unreachable"
 
 
 class LegBroken(LegError):

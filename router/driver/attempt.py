@@ -9,8 +9,10 @@ from router.contract.errors import Blame
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
 from router.core.burden import Burden
+from router.core.health import keys_of, pair_of
 from router.core.intake import Endpoint
 from router.driver.leftover import Leftover
+from router.legs.answer import Mark, Verdict
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
 from router.legs.prefill import PrefillLeg, prefill_body
@@ -33,8 +35,12 @@ class Attempt:
     _decode: DecodeLeg | None = None
     _prefill_burden: Burden | None = None
 
-    def __init__(self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str) -> None:
+    def __init__(
+        self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str, sent_at: float
+    ) -> None:
+        """`sent_at` is now, monotonic seconds."""
         self.placement = placement
+        self._sent_at = sent_at
         self._router = router
         self._exchange = exchange
         self._transfer_id = transfer_id.encode("ascii")
@@ -44,6 +50,8 @@ class Attempt:
         if placement.prefill is not None:
             self._prefill_burden = placement.prefill.burden
             self._prefill_burden.take(tokens)
+        if router.health.alert:
+            router.health.take_canary(keys_of(placement), self)
 
     def send_prefill(self, left_s: float) -> None:
         """The prefill leg is on its way; `left_s` seconds of the request's deadline are left."""
@@ -129,6 +137,30 @@ class Attempt:
             self._take_back(placement.decode)
         self._release_decode()
         self.release_prefill()
+        if self._router.health.alert:
+            self._router.health.release(self)
+
+    def blame(self, verdict: Verdict) -> None:
+        """The failure is held against whoever is at fault."""
+        health, now = self._router.health, monotonic()
+        if verdict.mark is Mark.BUSY:
+            health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)
+        elif verdict.mark is Mark.PAIR and self.placement.prefill is not None:
+            health.fail(pair_of(self.placement), self._sent_at, now)
+        elif verdict.mark is Mark.INSTANCE:
+            health.fail(self.instance_of(verdict.blamed), self._sent_at, now)
+
+    def praise_prefill(self) -> None:
+        """Prefill has done what it was asked for."""
+        self._router.health.succeed((self.instance_of(_PREFILL),), self._sent_at, monotonic())
+
+    def praise(self, *, ended: bool) -> None:
+        """Decode's good answer has begun or, with `ended`, is complete; so the hand-over was good as well."""
+        health, keys = self._router.health, keys_of(self.placement)
+        if ended:
+            health.succeed(keys, self._sent_at, monotonic())
+        else:
+            health.begin_answer(keys, self._sent_at, monotonic())
 
     def instance_of(self, side: Blame) -> InstanceId:
         """Who plays this role; decode in local mode, where it plays both."""

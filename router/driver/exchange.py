@@ -16,12 +16,13 @@ from router.contract.ids import InstanceId, RequestId
 from router.contract.ledger import Outcome
 from router.core.intake import Intake
 from router.core.lifecycle import START, Client, Edge, Effect, Node
-from router.core.placement import Placement, Refusal
+from router.core.placement import Refusal
 from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
+from router.driver.facts import Facts
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
-from router.legs.answer import Verdict, judge
+from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Headers
 from router.legs.leg import Leg
 from router.legs.prefill import read_hand_over
@@ -35,33 +36,13 @@ _PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
 _PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
 _WAITING, _GONE, _CLIENT_FAILED = Client.WAITING, Client.GONE, Client.FAILED
 _SERVED = Outcome.SERVED
+_NO_MARK, _BAD_INSTANCE = Mark.NONE, Mark.INSTANCE
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 
 
-class Exchange:
-    """Answers one client. Everything happens on the event loop that its Router belongs to.
-
-    The public attributes are the facts that outlive it, defaults of the class as long as they cost nothing. Times are
-    seconds since `arrived_at`, 0.0 for what has not happened; those that end in `_at` are monotonic seconds.
-    """
-
-    placement: Placement | None = None
-    """Of the last attempt, as are sent_s and prefilled_s."""
-    attempts = 0
-    placed_s = 0.0
-    """All that could be sent of the first attempt had been sent."""
-    sent_s = 0.0
-    prefilled_s = 0.0
-    first_byte_s = 0.0
-    """The first body byte of a good answer arrived from decode."""
-    last_byte_at = 0.0
-    """Monotonic seconds."""
-    ended_s = 0.0
-    status = 0
-    """HTTP status that the client saw."""
-    outcome = Outcome.FAILED
-    code = ""
+class Exchange(Facts):
+    """Answers one client. Everything happens on the event loop that its Router belongs to."""
 
     _attempt: Attempt | None = None
     _excluded: frozenset[InstanceId] = frozenset()
@@ -103,6 +84,8 @@ class Exchange:
         if isinstance(handed_over, bytes):
             self._handed_over = handed_over
             self._be_due(now + self._router.deadlines.first_token_s)
+            if self._router.health.alert:
+                attempt.praise_prefill()
             self._step(_PREFILL_DONE)
         else:
             self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
@@ -121,7 +104,7 @@ class Exchange:
 
     def on_leg_failed(self, leg: Leg, error: LegError) -> None:
         """A leg has ended without a whole answer."""
-        self._fail(leg.side, Verdict(error, None, error.retryable, leg.side))
+        self._fail(leg.side, Verdict(error, None, error.retryable, leg.side, _BAD_INSTANCE))
 
     def on_client_gone(self) -> None:
         """The client has left; nobody is answered any more."""
@@ -159,7 +142,7 @@ class Exchange:
             self.on_client_gone()
         elif self._attempt is not None:
             self._attempt.cancel(error.side)
-            self._fail(error.side, Verdict(error, None, error.retryable, error.side))
+            self._fail(error.side, Verdict(error, None, error.retryable, error.side, _BAD_INSTANCE))
 
     def expire(self, error: TandemError) -> None:
         """The request ends with this error, whatever it is doing."""
@@ -186,16 +169,22 @@ class Exchange:
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
         attempt = self._attempt
+        if attempt is not None and verdict.mark is not _NO_MARK:
+            attempt.blame(verdict)
         if self._node.stand.client is _WAITING:
             self._verdict = verdict
-            left = self.attempts < self._router.conduct.attempts and monotonic() < self.total_at
-            if verdict.retryable and left and attempt is not None:
+            if attempt is not None and verdict.retryable and self._may_retry():
                 self._excluded |= {attempt.instance_of(verdict.blamed)}
                 self._step(_LOST[side])
                 return
         elif side is _DECODE:
             self._verdict = verdict
         self._step(_FAILED[side])
+
+    def _may_retry(self) -> bool:
+        """True: attempts and time are left, and the retry is paid for."""
+        router = self._router
+        return self.attempts < router.conduct.attempts and monotonic() < self.total_at and router.may_retry()
 
     def _place(self) -> None:
         router = self._router
@@ -211,7 +200,7 @@ class Exchange:
         self.sent_s = now - self.arrived_at
         self._be_due(now + router.shortest_s)
         router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
-        self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}")
+        self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}", now)
         self._node = START[chosen.mode]
         self._step(_PLACED)
 
@@ -233,6 +222,8 @@ class Exchange:
     def _commit(self) -> None:
         self.first_byte_s = self.last_byte_at - self.arrived_at
         self._be_due(self.last_byte_at + self._router.deadlines.next_token_s)
+        if self._router.health.alert and self._attempt is not None:
+            self._attempt.praise(ended=False)
         self.status = self.reply.commit()
 
     def _serve(self) -> None:
@@ -290,6 +281,8 @@ class Exchange:
             self.code = self._verdict.error.code
         else:
             self.outcome = _SERVED
+            if self._router.health.alert and self._attempt is not None:
+                self._attempt.praise(ended=True)
         if self._attempt is not None:
             self._attempt.close(fetched=self.first_byte_s > 0.0)
             self._attempt = None  # no cycle: both are gone at once

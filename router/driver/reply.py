@@ -10,7 +10,7 @@ from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
 from router.core.tail import Tail, ended_well
 from router.driver.ports import ClientPort
-from router.legs.answer import Answer, Verdict, client_headers, is_stream, judge, stream_headers
+from router.legs.answer import Answer, Mark, Verdict, client_headers, is_stream, judge, stream_headers
 from router.legs.leg import Leg
 
 MAX_HELD_BYTES = 1024 * 1024
@@ -128,4 +128,4 @@ class Reply:
 
 def _broken(what: str) -> Verdict:
     error = LegBroken(f"The decode instance {what}.", side=Blame.DECODE)
-    return Verdict(error, None, error.retryable, Blame.DECODE)
+    return Verdict(error, None, error.retryable, Blame.DECODE, Mark.INSTANCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections import Counter
 from contextlib import suppress
@@ -13,10 +14,13 @@ from router.contract.errors import Draining, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.seal import Seal
 from router.core.admission import Admission
+from router.core.breaker import BreakerRules
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
+from router.core.health import Health
 from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal
+from router.core.retries import RetryBudget
 from router.core.timing import Deadlines
 from router.driver.clerk import Clerk
 from router.driver.exchange import Exchange
@@ -45,6 +49,11 @@ class Conduct:
     """This replica, as tickets name it."""
     seal: Seal = field(default_factory=Seal)
     """Proves to shims that what they are told comes from their own deployment."""
+    breaker: BreakerRules = field(default_factory=BreakerRules)
+    retry_share: float = 0.2
+    """At most so many retries per request, on average."""
+    retry_floor_per_s: float = 1.0
+    """So many retries per second may go all the same."""
 
 
 class Router:
@@ -65,11 +74,15 @@ class Router:
         self.idle: set[Due] = set()
         """Client connections that wait for a request."""
         self.sweep = Sweep((self.live, self.leftovers, self.idle))
+        self.health = Health(conduct.breaker)
+        self.retries = RetryBudget(conduct.retry_share, conduct.retry_floor_per_s, monotonic())
+        self.retries_denied = 0
+        """Requests that failed because the retry budget was used up."""
         self.take_backs: Counter[str] = Counter()
         """Engines that were called because an attempt of ours ended early, by what came of it."""
         self.clerk: Clerk
         self._pools: dict[str, LegPool] = {}
-        self._turn = 0
+        self._turn = self._accrued_turn = 0
         self._ids: list[str] = []
 
     def attach(self, ledger: LedgerPort | None, books: Books) -> None:
@@ -89,7 +102,27 @@ class Router:
     def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """The instances for one attempt of this request, by the fleet as it is known here."""
         self._turn += 1
+        if self.health.alert:
+            return self._place_around(intake, excluded)
         return self.desk.choose(self.fleet, intake, self._turn, excluded)
+
+    def _place_around(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+        """The same, around instances that are not well."""
+        self.health.tick(monotonic())
+        pool = self.fleet.pools.get(intake.model)
+        choose = functools.partial(self.desk.choose, self.fleet, intake, self._turn)
+        return self.health.place(choose, pool.members if pool is not None else (), excluded)
+
+    def may_retry(self) -> bool:
+        """True: one more attempt is within the budget, and paid for."""
+        self._accrue()
+        allowed = self.retries.take()
+        self.retries_denied += not allowed
+        return allowed
+
+    def _accrue(self) -> None:
+        turn, self._accrued_turn = self._accrued_turn, self._turn
+        self.retries.accrue(self._turn - turn, monotonic())
 
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome; it is counted and forgotten."""
@@ -131,6 +164,8 @@ class Router:
         """Requests are placed on this fleet from here on; what belonged to vanished instances is forgotten."""
         self.fleet = fleet
         members = fleet.members
+        self._accrue()
+        self.health.see({member.instance.instance_id: member.instance.epoch for member in members})
         self.burdens.keep_only(frozenset(member.instance.instance_id for member in members))
         urls = {member.instance.url for member in members}
         for url in [url for url, pool in self._pools.items() if url not in urls and not pool.num_busy]:

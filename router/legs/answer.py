@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 
-from router.contract.errors import BadRequest, Blame, LegError, TandemError, TransferError
+from router.contract.errors import (
+    BadRequest,
+    Blame,
+    DeadlinePassed,
+    Draining,
+    LegError,
+    NoSeats,
+    Overloaded,
+    StaleAttempt,
+    TandemError,
+    TransferError,
+)
 from router.legs.connection import Headers
 
 HOP_BY_HOP = frozenset(
@@ -39,6 +51,18 @@ class Answer:
     body: bytes
 
 
+class Mark(StrEnum):
+    """What a failure says about the instance that it came from."""
+
+    NONE = "none"
+    """Nothing: it was about the request, or about somebody else."""
+    BUSY = "busy"
+    """It works, and wants to be left alone for a while."""
+    INSTANCE = "instance"
+    PAIR = "pair"
+    """The KV cache did not get from this prefill to this decode; each may be well with others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a failed leg means."""
@@ -49,6 +73,9 @@ class Verdict:
     retryable: bool
     blamed: Blame
     """The role whose instance another attempt should avoid."""
+    mark: Mark = Mark.NONE
+    rest_s: float = 0.0
+    """For how long a busy instance wants to be left alone, seconds."""
 
 
 def client_headers(headers: Headers) -> Headers:
@@ -108,15 +135,34 @@ def judge(side: Blame, status: int, headers: Headers, body: bytes) -> Verdict:
     if 400 <= status < 500:
         error: TandemError = BadRequest(f"The {side} instance refused the request with {status}.")
         error.code = code or f"engine_{status}"
-        return Verdict(error, answer, status == 429, side)
+        if status == 429:
+            return Verdict(error, answer, True, side, Mark.BUSY, _retry_after_s(headers))
+        return Verdict(error, answer, False, side)
     known = _CLASS_OF_CODE.get(code)
     retryable = status in _MAY_PASS_ELSEWHERE and (known is None or known.retryable)
     blamed = Blame.PREFILL if known is not None and issubclass(known, TransferError) else side
     failure = LegError(f"The {side} instance answered {status}; its own log says why.", side=side)
     failure.code = code or "engine_error"
-    if envelope is not None and (status == 503 or known is not None):
-        return Verdict(failure, answer, retryable, blamed)
-    return Verdict(failure, None, retryable, blamed)
+    passed_on = answer if envelope is not None and (status == 503 or known is not None) else None
+    mark = _mark_of(status, headers, known)
+    return Verdict(failure, passed_on, retryable, blamed, mark, _retry_after_s(headers) if mark is Mark.BUSY else 0.0)
+
+
+def _mark_of(status: int, headers: Headers, known: type[TandemError] | None) -> Mark:
+    """What a 5xx says about its instance: a code of ours is exact, else 503 with Retry-After is busy and 500 a bug."""
+    if known is not None and issubclass(known, TransferError):
+        return Mark.NONE if known is StaleAttempt else Mark.PAIR
+    if known in (NoSeats, DeadlinePassed):
+        return Mark.NONE
+    if known in (Draining, Overloaded) or (status == 503 and known is None and b"retry-after" in dict(headers)):
+        return Mark.BUSY
+    return Mark.INSTANCE if status in _MAY_PASS_ELSEWHERE else Mark.NONE
+
+
+def _retry_after_s(headers: Headers) -> float:
+    """The answer's Retry-After, or a second for one that names none (or a date)."""
+    stated = dict(headers).get(b"retry-after", b"")
+    return float(stated) if stated.isdigit() and len(stated) < 9 else 1.0
 
 
 def _envelope(body: bytes) -> str | None:

@@ -238,7 +238,7 @@ async def test_a_closed_port_is_an_unreachable_leg(data_path, side):
     async with rig(data_path=data_path, fleet_poll_s=30.0) as r:
         await getattr(r, side).stop()
         answer = await r.client.post(PATH, json=BODY)
-        assert (answer.status_code, code_of(answer)) == (502, "leg_unreachable")
+        assert (answer.status_code, code_of(answer), answer.headers["retry-after"]) == (503, f"{side}_unreachable", "1")
         await r.come_to_rest()
 
 

@@ -135,7 +135,7 @@ async def test_tokenize_goes_to_a_decode_instance(monkeypatch):
         assert r.decode.seen[0].path == "/tokenize"
         await r.decode.stop()
         answer = await r.client.post("/tokenize", json={"prompt": "hi"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "leg_unreachable")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "decode_unreachable")
         await until(lambda: not r.parts.router.fleet.serves)
         answer = await r.client.post("/tokenize", json={"prompt": "hi"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_decode")

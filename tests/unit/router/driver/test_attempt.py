@@ -1,16 +1,20 @@
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
-from router.contract.errors import Blame
+from router.contract.errors import Blame, LegBroken
 from router.contract.instance import Mode
 from router.contract.seal import Seal
+from router.core.breaker import BreakerRules
 from router.core.burden import Burdens
 from router.core.fleet import fold
+from router.core.health import Health
 from router.core.intake import Endpoint, Intake
 from router.core.placement import Placement
 from router.core.timing import Deadlines
 from router.driver.attempt import Attempt
+from router.legs.answer import Mark, Verdict
 from tests.support.instances import decode, prefill
 
 
@@ -46,6 +50,7 @@ class Router:
         self.conduct = type("Conduct", (), {"cancels_prefill": cancels_prefill, "seal": Seal("the key")})
         self.leftovers = set()
         self.pools = {}
+        self.health = Health(BreakerRules(failures=1))
 
     def pool(self, url):
         return self.pools.setdefault(url, Pool())
@@ -58,12 +63,12 @@ class Exchange:
     intake = Intake(Endpoint.CHAT, b'{"model":"m"}' + b" " * 387, "m", False, "")
 
 
-def attempt(mode=Mode.PUSH, **conduct):
+def attempt(mode=Mode.PUSH, sent_at=5.0, router=None, **conduct):
     members = {m.instance.instance_id: m for m in fold([prefill(), decode()], Burdens(), 0.0).members}
     first = None if mode is Mode.LOCAL else members["p0"]
-    router = Router(**conduct)
+    router = router or Router(**conduct)
     placement = Placement(mode, first, members["d0"], "configured")
-    return Attempt(router, Exchange(), placement, "req-1.1"), router, members
+    return Attempt(router, Exchange(), placement, "req-1.1", sent_at), router, members
 
 
 def weights(members):
@@ -187,3 +192,45 @@ def test_roles_are_played_by_the_chosen():
     assert made.instance_of(Blame.DECODE) == "d0"
     made, _, _ = attempt(Mode.LOCAL)
     assert made.instance_of(Blame.PREFILL) == "d0"
+
+
+def failure(mark, blamed=Blame.DECODE, rest_s=0.0) -> Verdict:
+    return Verdict(LegBroken("No.", side=blamed), None, True, blamed, mark, rest_s)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shut", "apart"),
+    [
+        (failure(Mark.NONE), set(), set()),
+        (failure(Mark.INSTANCE), {"d0"}, set()),
+        (failure(Mark.INSTANCE, Blame.PREFILL), {"p0"}, set()),
+        (failure(Mark.BUSY, rest_s=3.0), {"d0"}, set()),
+        (failure(Mark.PAIR, Blame.PREFILL), set(), {("p0", "d0")}),
+    ],
+)
+def test_a_failure_is_held_against_whoever_is_at_fault(verdict, shut, apart):
+    failed, router, _ = attempt()
+    failed.blame(verdict)
+    assert (router.health.shut, router.health.apart) == (shut, apart)
+
+
+def test_a_good_answer_clears_all_who_had_a_part_in_it():
+    failed, router, _ = attempt()
+    for blamed in (failure(Mark.INSTANCE), failure(Mark.INSTANCE, Blame.PREFILL), failure(Mark.PAIR)):
+        failed.blame(blamed)
+    good, _, _ = attempt(router=router, sent_at=monotonic() + 1)
+    good.praise_prefill()
+    assert router.health.shut == {"d0"} and router.health.apart
+    good.praise(ended=False)
+    good.praise(ended=True)
+    assert not router.health.alert
+
+
+def test_a_canary_is_released_when_its_attempt_is_closed():
+    _, router, _ = attempt()
+    router.health.fail("d0", 1.0, 1.0)
+    router.health.tick(100.0)
+    canary, _, _ = attempt(router=router)
+    assert router.health.shut == {"d0"}
+    canary.close(fetched=False)
+    assert router.health.alert and not router.health.shut

@@ -135,9 +135,9 @@ async def test_a_lost_leg_is_tried_elsewhere_and_the_first_failure_is_the_answer
     assert s.legs[0].cancelled, "prefill of the first attempt is stopped"
     assert s.leg(DecodeLeg)._pool is not first._pool
     s.leg(DecodeLeg).on_unreachable("refused again")
-    assert s.client.refused.code == "leg_unreachable" and "again" in s.client.refused.message
+    assert s.client.refused.code == "decode_unreachable" and "again" in s.client.refused.message
     assert s.record().outcome is Outcome.FAILED
-    assert s.books.retries == ["leg_unreachable", "leg_unreachable"]
+    assert s.books.retries == ["decode_unreachable", "decode_unreachable"]
 
 
 async def test_an_engines_refusal_is_final(scene):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from router.contract.errors import Blame
-from router.legs.answer import client_headers, is_stream, judge, stream_headers
+from router.legs.answer import Mark, client_headers, is_stream, judge, stream_headers
 
 JSON = [(b"content-type", b"application/json"), (b"date", b"now")]
 
@@ -92,3 +92,31 @@ def test_other_failures_pass_only_when_they_say_something(status, body, passes, 
 
 def test_a_body_that_is_nested_too_deeply_is_no_envelope():
     assert judge(Blame.DECODE, 500, JSON, b'{"error":' + b"[" * 100_000).error.code == "engine_error"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "mark", "rest_s"),
+    [
+        (400, JSON, b"", Mark.NONE, 0.0),
+        (404, JSON, envelope("engine_down"), Mark.NONE, 0.0),
+        (429, JSON, b"", Mark.BUSY, 1.0),
+        (429, [(b"retry-after", b"7")], b"", Mark.BUSY, 7.0),
+        (500, JSON, b"", Mark.NONE, 0.0),
+        (500, [(b"retry-after", b"7")], envelope("mock"), Mark.NONE, 0.0),
+        (502, JSON, b"", Mark.INSTANCE, 0.0),
+        (503, JSON, b"", Mark.INSTANCE, 0.0),
+        (503, [(b"retry-after", b"2")], b"", Mark.BUSY, 2.0),
+        (503, [(b"retry-after", b"soon")], b"", Mark.BUSY, 1.0),
+        (504, JSON, b"", Mark.INSTANCE, 0.0),
+        (503, [(b"retry-after", b"1")], envelope("engine_down"), Mark.INSTANCE, 0.0),
+        (503, [(b"retry-after", b"1")], envelope("draining"), Mark.BUSY, 1.0),
+        (503, JSON, envelope("no_seats"), Mark.NONE, 0.0),
+        (504, JSON, envelope("deadline_passed"), Mark.NONE, 0.0),
+        (504, JSON, envelope("kv_wait_timeout"), Mark.PAIR, 0.0),
+        (502, JSON, envelope("handshake_failed"), Mark.PAIR, 0.0),
+        (502, JSON, envelope("stale_attempt"), Mark.NONE, 0.0),
+    ],
+)
+def test_what_a_status_says_about_the_instance(status, headers, body, mark, rest_s):
+    verdict = judge(Blame.DECODE, status, headers, body)
+    assert (verdict.mark, verdict.rest_s) == (mark, rest_s)

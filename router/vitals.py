@@ -1,0 +1,35 @@
+"""Vitals: what the router makes of its instances and of its own limits, as metrics. Read at each scrape only."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from prometheus_client.core import Metric
+
+from router.core.health import STATES
+from router.driver.router import Router
+from router.telemetry import counters, gauge
+
+MAX_NAMED = 64
+"""Instances beyond so many that are not trusted are counted, not named."""
+
+
+def health_metrics(router: Router) -> list[Metric]:
+    """Breakers, rests and probes: how many instances are in each state, and which ones are not trusted."""
+    health = router.health
+    states = {
+        member.instance.instance_id: health.state_of(member.instance.instance_id) for member in router.fleet.members
+    }
+    counts = Counter(states.values())
+    named = [((name, state), 1.0) for name, state in sorted(states.items()) if state != "closed"][:MAX_NAMED]
+    return [
+        gauge(
+            "tandem_instance_health",
+            "Instances by what this router holds against them; closed is well",
+            [((state,), float(counts[state])) for state in STATES],
+            ("state",),
+        ),
+        gauge("tandem_instance_shut", "1 for each instance that is not closed", named, ("instance_id", "state")),
+        counters("tandem_breaker_trips", "Breakers that opened, of instances and of pairs", "of", dict(health.trips)),
+        counters("tandem_retries_denied", "Retries that were not made", "why", {"budget": router.retries_denied}),
+    ]
