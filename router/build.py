@@ -9,7 +9,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 
@@ -22,10 +23,12 @@ from router.api.door import Door, DoorLimits
 from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
+from router.api.watching import Shown
 from router.contract.seal import Seal
 from router.core.admission import Admission
 from router.core.breaker import BreakerRules
 from router.core.burden import Burdens
+from router.core.fleet import Member
 from router.core.placement import Desk, Rules
 from router.core.policy_table import decode_policy, prefill_policy
 from router.core.timing import Deadlines
@@ -34,13 +37,14 @@ from router.driver.router import Conduct, Router
 from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
 from router.legs.pool import PoolLimits
-from router.requestlog import RequestLog
+from router.observe.families import counters, gauge
+from router.observe.requestlog import RequestLog
+from router.observe.telemetry import Telemetry, Told
 from router.settings import Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.recovery import Recovery
-from router.telemetry import Telemetry, counters, gauge
 from router.vitals import health_metrics
 from router.workers.figures import SAVE_EVERY_S, Figures, Place
 from router.workers.lines import LineSink
@@ -108,7 +112,8 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     """Everything that runs beside the requests. Called on the event loop that will run it."""
     router = build_router(settings)
     request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later) if settings.access_log else None
-    telemetry = Telemetry(request_log.write if request_log is not None else None)
+    told: list[Told] = [request_log.write] if request_log is not None else []
+    telemetry = Telemetry(*told)
     redis = connect(settings.store) if settings.store else None
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
     static = StaticFleet((*settings.prefill, *settings.decode)) if settings.prefill or settings.decode else None
@@ -142,6 +147,14 @@ async def _save(router: Router, figures: Figures) -> None:
         await asyncio.sleep(SAVE_EVERY_S)
 
 
+_WHO = ("role", "draining")
+
+
+def _instances(members: Sequence[Member]) -> list[tuple[tuple[str, ...], float]]:
+    counts = Counter((member.instance.role, str(member.instance.draining).lower()) for member in members)
+    return [(values, float(count)) for values, count in counts.items()]
+
+
 def _gauges(parts: Parts) -> list[Metric]:
     router, members = parts.router, parts.router.fleet.members
     in_flight = {role: 0 for role in ("prefill", "decode", "both")}
@@ -160,8 +173,8 @@ def _gauges(parts: Parts) -> list[Metric]:
         ),
         counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
-        gauge("tandem_instances", "Live instances", [((), float(len(members)))]),
         *health_metrics(router),
+        gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
         *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
         *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),
@@ -239,6 +252,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         parts.watch,
         parts.render_metrics,
         lambda: ledger is not None and ledger.degraded,
+        Shown(parts.telemetry.recent, parts.router.clerk.work_off, ledger.story if ledger is not None else None),
         parts.num_workers,
     )
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol

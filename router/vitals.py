@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from router.core.health import STATES
 from router.driver.router import Router
-from router.telemetry import counters, gauge
+from router.observe.families import counters, gauge
 
 MAX_NAMED = 64
 """Instances beyond so many that are not trusted are counted, not named."""

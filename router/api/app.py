@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from router.api.problems import envelope, problem_headers
 from router.api.stubs import describe_inference
+from router.api.watching import Shown, add_watching
 from router.contract.errors import (
     BadRequest,
     Blame,
@@ -42,6 +43,7 @@ class Surface:
     watch: FleetWatch
     render_metrics: Callable[[], bytes]
     ledger_degraded: Callable[[], bool]
+    shown: Shown
     num_workers: Callable[[], int] = lambda: 1
     """Processes behind this port that are alive."""
 
@@ -50,10 +52,11 @@ def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     """The application; background tasks run inside `lifespan`."""
     app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.state.started_unix_s = int(time.time())
-    _add_problems(app)
+    add_problems(app)
     _add_models(app, surface)
     _add_health(app, surface)
     _add_tokenize(app, surface)
+    add_watching(app, surface.shown)
     describe_inference(app)
     return app
 
@@ -63,7 +66,9 @@ def _problem(error: TandemError) -> Response:
     return Response(envelope(error), error.http_status, headers)
 
 
-def _add_problems(app: FastAPI) -> None:
+def add_problems(app: FastAPI) -> None:
+    """Every failure of the application is answered in OpenAI's envelope."""
+
     async def on_tandem_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, TandemError)
         return _problem(error)

@@ -55,6 +55,7 @@ class Door:
             headers: lower-case names; of a repeated header, one.
             body: the whole of it.
         """
+        arrived_at = time.monotonic()
         # Most requests carry none of the headers that matter here; one set operation tells.
         plain = _READ_HEADERS.isdisjoint(headers)
         request_id = self.router.mint()
@@ -64,6 +65,7 @@ class Door:
         try:
             total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
             intake = read_intake(endpoint, body, trace, client_id)
+            intake.arrived_at = arrived_at
             model = intake.model
             opened = self.router.open(client, intake, request_id, total_s)
         except TandemError as error:

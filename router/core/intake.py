@@ -38,6 +38,8 @@ class Intake:
     """Requests with the same bytes here belong together; empty when the client says nothing of it."""
     prompt: Raw | bytes = b""
     """JSON of the prompt or of the messages, as the client sent it."""
+    arrived_at: float = 0.0
+    """When the request had been read as a whole, monotonic seconds; all its times count from here."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -7,6 +7,16 @@ import msgspec
 from router.contract.ledger import Outcome
 
 
+class Earlier(msgspec.Struct, gc=False):
+    """An attempt that another one followed. Times as in Record."""
+
+    prefill: str
+    decode: str
+    sent_s: float
+    ended_s: float
+    code: str
+
+
 class Record(msgspec.Struct, gc=False):
     """One finished request, logged as it is.
 
@@ -22,26 +32,47 @@ class Record(msgspec.Struct, gc=False):
     model: str
     endpoint: str
     stream: bool
+    """The answer was streamed; without an answer, the client had asked for it."""
     mode: str = ""
     """Of the last attempt, as are reason, prefill, decode, sent_s and prefilled_s."""
     reason: str = ""
     prefill: str = ""
     decode: str = ""
     attempts: int = 0
+    door_s: float = 0.0
+    """The request had been validated."""
+    queued_s: float = 0.0
+    """How long it waited to be admitted; a duration."""
     placed_s: float = 0.0
     """All that could be sent of the first attempt had been sent."""
     sent_s: float = 0.0
     """The first leg left."""
     prefilled_s: float = 0.0
+    seats_s: float = 0.0
+    """From decode's leg to its Registration, as decode's shim tells it; a duration."""
+    kv_s: float = 0.0
+    """From there until all of the KV cache had landed; a duration."""
     first_byte_s: float = 0.0
     """The first body byte of a good answer arrived from decode."""
+    content_s: float = 0.0
+    """So did the first event of a stream with content: text, reasoning or a tool call, not the role alone."""
     last_byte_s: float = 0.0
     ended_s: float = 0.0
     num_events: int = 0
+    """Events of a stream from the first content on, [DONE] not counted."""
+    prompt_tokens: int = 0
+    """From the answer's usage, or 0; so are completion_tokens."""
     completion_tokens: int = 0
-    """From the answer's usage, or 0."""
+    request_bytes: int = 0
+    answer_bytes: int = 0
     status: int = 0
     """HTTP status that the client saw; 499 when it left before there was one."""
     outcome: Outcome = Outcome.FAILED
     code: str = ""
     """Error code, or empty when served."""
+    trace_id: str = ""
+    """W3C trace id where the request is traced."""
+    parent_id: str = ""
+    """The client's own span, or empty."""
+    earlier: tuple[Earlier, ...] = ()
+    """Attempts before the last one."""

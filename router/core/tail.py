@@ -1,4 +1,4 @@
-"""Tail: what the end of a streamed answer says, kept while the bytes go by.
+"""Tail: what the end of a streamed answer says, kept while the bytes go by, and how fast they came.
 
 Events are not parsed one by one; the last few KiB tell how the stream ended and, if the client asked for it, the usage.
 """
@@ -7,39 +7,81 @@ from __future__ import annotations
 
 import re
 
+from router.core.cadence import GAP_S, SEAM_BYTES, brings_content, count_gaps
+
 KEPT_BYTES = 4096
 
 _DONE = b"[DONE]"
 _FINISHED = re.compile(rb'"finish_reason": ?"\w+"')
 _ERROR = re.compile(rb'data: ?\{"error":|"finish_reason": ?"error"')
-_USAGE = b'"completion_tokens":'
+_COMPLETION, _PROMPT = b'"completion_tokens":', b'"prompt_tokens":'
 _DIGITS = re.compile(rb" ?(\d{1,12})")
 
 
 class Tail:
-    """The last bytes of a body; `feed` costs an append, whatever has gone by."""
+    """The last bytes of a body; `feed` costs little more than an append, whatever has gone by."""
 
-    __slots__ = ("_pieces", "_size", "num_events")
+    # Defaults of the class cost nothing per request.
+    num_bytes = 0
+    num_events = 0
+    """Server-sent events so far; those that are cut between two reads may count for none."""
+    content_at = 0.0
+    """When the first content came, 0.0 before."""
+    events_before_content = 0
+    _full_at = 2 * KEPT_BYTES
+    _gaps: list[int] | None = None
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0
-        self.num_events = 0
-        """Server-sent events so far; those that are cut between two reads may count for none."""
+        self._moments: list[float] = []
 
-    def feed(self, body: bytes) -> None:
-        """`body` has gone by."""
+    def feed(self, body: bytes, at: float) -> None:
+        """`body` has gone by at `at`, monotonic seconds."""
         self._pieces.append(body)
-        self._size += len(body)
+        self.num_bytes += len(body)
+        if self.content_at:
+            self._moments.append(at)
+        else:
+            self._look_for_content(body, at)
         self.num_events += body.count(b"data:")
-        if self._size > 2 * KEPT_BYTES:
-            kept = b"".join(self._pieces)[-KEPT_BYTES:]
-            self._pieces = [kept]
-            self._size = len(kept)
+        if self.num_bytes > self._full_at:
+            self._shorten()
+
+    def _look_for_content(self, body: bytes, at: float) -> None:
+        seen = b"".join(self._pieces[:-1])[-SEAM_BYTES:] + body if len(self._pieces) > 1 else body
+        if brings_content(seen):
+            self.content_at = at
+            self.events_before_content = self.num_events
+            self._moments.append(at)
+
+    def _shorten(self) -> None:
+        kept = b"".join(self._pieces)[-KEPT_BYTES:]
+        self._pieces = [kept]
+        self._full_at = self.num_bytes + KEPT_BYTES
+        if len(self._moments) > 1:
+            self._gaps = self._gaps or [0] * (len(GAP_S) + 1)
+            count_gaps(self._moments, self._gaps)
+            del self._moments[:-1]
 
     def read(self) -> bytes:
         """The last bytes, at most 2 * KEPT_BYTES."""
         return b"".join(self._pieces)
+
+    def gaps(self) -> list[int] | None:
+        """How many gaps there were up to each bound of GAP_S, and above; None when there was none.
+
+        Usage and [DONE] come at once after the last token, so reads at the end that bring no content are left out.
+        """
+        num = len(self._moments)
+        for piece in reversed(self._pieces):
+            if num < 2 or brings_content(piece):
+                break
+            num -= 1
+        if num < 2:
+            return self._gaps
+        counts = [*self._gaps] if self._gaps is not None else [0] * (len(GAP_S) + 1)
+        count_gaps(self._moments[:num], counts)
+        return counts
 
 
 def ended_well(tail: bytes) -> bool:
@@ -54,8 +96,17 @@ def tells_error(tail: bytes) -> bool:
 
 def completion_tokens(tail: bytes) -> int:
     """The newest count of generated tokens in a usage object, or 0 when there is none."""
-    at = tail.rfind(_USAGE)
+    return _newest(tail, _COMPLETION)
+
+
+def prompt_tokens(tail: bytes) -> int:
+    """The newest count of prompt tokens in a usage object, or 0 when there is none."""
+    return _newest(tail, _PROMPT)
+
+
+def _newest(tail: bytes, name: bytes) -> int:
+    at = tail.rfind(name)
     if at < 0:
         return 0
-    digits = _DIGITS.match(tail, at + len(_USAGE))
+    digits = _DIGITS.match(tail, at + len(name))
     return int(digits[1]) if digits is not None else 0

@@ -11,6 +11,7 @@ from router.contract.instance import Mode
 from router.core.burden import Burden
 from router.core.health import keys_of, pair_of
 from router.core.intake import Endpoint
+from router.core.record import Earlier
 from router.driver.leftover import Leftover
 from router.legs.answer import Mark, Verdict
 from router.legs.decode import DecodeLeg, decode_body
@@ -161,6 +162,12 @@ class Attempt:
             health.succeed(keys, self._sent_at, monotonic())
         else:
             health.begin_answer(keys, self._sent_at, monotonic())
+
+    def remembered(self, sent_s: float, ended_s: float, code: str) -> Earlier:
+        """What outlives an attempt that another one follows; times as in Record."""
+        prefill, decode = self.placement.prefill, self.placement.decode
+        name = prefill.instance.instance_id if prefill is not None else ""
+        return Earlier(name, decode.instance.instance_id, sent_s, ended_s, code)
 
     def instance_of(self, side: Blame) -> InstanceId:
         """Who plays this role; decode in local mode, where it plays both."""

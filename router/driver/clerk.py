@@ -15,11 +15,15 @@ from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
 from router.core.record import Record
-from router.core.tail import completion_tokens, tells_error
+from router.core.tail import completion_tokens, prompt_tokens, tells_error
 from router.driver.ports import Books, LedgerPort
+from router.legs.answer import read_timing
 
 if TYPE_CHECKING:
     from router.driver.exchange import Exchange
+
+_SERVED = Outcome.SERVED
+_UNTOLD = (0.0, 0.0)
 
 DELAY_S = 0.02
 PILE = 64
@@ -93,9 +97,10 @@ class Clerk:
 
     def _finish(self, exchange: Exchange) -> None:
         record = _record(exchange)
+        passed = exchange.reply.passed
         if exchange.attempts and self._ledger is not None:  # else nobody reads the note
             self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
-        self._books.fold(record)
+        self._books.fold(record, passed.gaps() if passed is not None else None)
 
     def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, note: str) -> None:
         if self._ledger is not None:
@@ -103,34 +108,50 @@ class Clerk:
 
 
 def _record(exchange: Exchange) -> Record:
-    intake, placement = exchange.intake, exchange.placement
-    outcome, code, tail = exchange.outcome, exchange.code, exchange.reply.tail
-    if outcome is Outcome.SERVED and tells_error(tail):
+    intake, placement, reply = exchange.intake, exchange.placement, exchange.reply
+    outcome, code, tail = exchange.outcome, exchange.code, reply.tail
+    if outcome is _SERVED and tells_error(tail):
         outcome, code = Outcome.FAILED, "engine_error"
     prefill = placement.prefill if placement is not None else None
+    answered = exchange.first_byte_s > 0.0
+    seats_s, kv_s = read_timing(reply.engine_headers) if prefill is not None else _UNTOLD
+    arrived_at = exchange.arrived_at
+    content_s, num_events = 0.0, 0
+    if (passed := reply.passed) is not None and reply.sse and passed.content_at:
+        content_s = passed.content_at - arrived_at
+        num_events = passed.num_events - passed.events_before_content - 1
     return Record(
         time.time(),
         exchange.request_id,
         intake.client_id,
         intake.model,
         intake.endpoint,
-        intake.stream,
+        reply.sse if answered else intake.stream,
         placement.mode if placement is not None else "",
         placement.reason if placement is not None else "",
         prefill.instance.instance_id if prefill is not None else "",
         placement.decode.instance.instance_id if placement is not None else "",
         exchange.attempts,
+        exchange.door_s,
+        exchange.queued_s,
         exchange.placed_s,
         exchange.sent_s,
         exchange.prefilled_s,
+        seats_s,
+        kv_s,
         exchange.first_byte_s,
-        exchange.last_byte_at - exchange.arrived_at if exchange.first_byte_s else 0.0,
+        content_s,
+        exchange.last_byte_at - arrived_at if answered else 0.0,
         exchange.ended_s,
-        exchange.reply.num_events,
+        num_events,
+        prompt_tokens(tail),
         completion_tokens(tail),
+        len(intake.body),
+        reply.num_bytes,
         exchange.status,
         outcome,
         code,
+        earlier=exchange.earlier,
     )
 
 

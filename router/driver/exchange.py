@@ -19,6 +19,7 @@ from router.core.lifecycle import START, Client, Edge, Effect, Node
 from router.core.placement import Refusal
 from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
+from router.driver.ending import GONE_STATUS, ending_of
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
@@ -29,12 +30,11 @@ from router.legs.prefill import read_hand_over
 
 if TYPE_CHECKING:
     from router.driver.router import Router
-GONE_STATUS = 499  # noted for a client that left before it had an answer; never sent
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
 _PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
-_WAITING, _GONE, _CLIENT_FAILED = Client.WAITING, Client.GONE, Client.FAILED
+_WAITING, _GONE = Client.WAITING, Client.GONE
 _SERVED = Outcome.SERVED
 _NO_MARK, _BAD_INSTANCE = Mark.NONE, Mark.INSTANCE
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
@@ -59,7 +59,8 @@ class Exchange(Facts):
         self.request_id = request_id
         self.reply = Reply(client)
         self._node: Node = START[router.mode]
-        self.arrived_at = monotonic()
+        self.arrived_at = intake.arrived_at or monotonic()
+        self.door_s = monotonic() - self.arrived_at
         self.due_at = self.total_at = self.arrived_at + total_s
 
     # Facts.
@@ -92,15 +93,15 @@ class Exchange(Facts):
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""
-        self.last_byte_at = monotonic()
-        moved = self.reply.feed(leg, body, ended)
-        if isinstance(moved, tuple):
-            for edge in moved:
-                self._step(edge)
+        self.last_byte_at = at = monotonic()
+        moved = self.reply.feed(leg, body, ended, at)
+        if not isinstance(moved, tuple):
+            if not ended:
+                leg.cancel()
+            self._fail(_DECODE, moved)
             return
-        if not ended:
-            leg.cancel()
-        self._fail(_DECODE, moved)
+        for edge in moved:
+            self._step(edge)
 
     def on_leg_failed(self, leg: Leg, error: LegError) -> None:
         """A leg has ended without a whole answer."""
@@ -129,8 +130,7 @@ class Exchange(Facts):
         if now >= self.total_at:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
             return
-        deadlines = self._router.deadlines
-        start = self.arrived_at
+        deadlines, start = self._router.deadlines, self.arrived_at
         moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
@@ -162,9 +162,10 @@ class Exchange(Facts):
 
     def _break_impossible(self, edge: Edge) -> None:
         what = f"There is no row for {edge.name} in ({self._node.stand})."
+        error = Impossible(what, request_id=self.request_id)
         if self._node.stand.closed:
-            raise Impossible(what, request_id=self.request_id)
-        self.expire(Impossible(what, request_id=self.request_id))
+            raise error
+        self.expire(error)
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
@@ -261,9 +262,11 @@ class Exchange(Facts):
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
+        code = self._verdict.error.code
+        self.earlier += (self._attempt.remembered(self.sent_s, monotonic() - self.arrived_at, code),)
         self._attempt.close(fetched=False)
         self._attempt = None
-        self._router.clerk.put((self.request_id, self.attempts, self._verdict.error.code))
+        self._router.clerk.put((self.request_id, self.attempts, code))
         self.reply = Reply(self._client)
         self.prefilled_s = 0.0
         self._handed_over = b""
@@ -272,17 +275,11 @@ class Exchange(Facts):
     def _close(self) -> None:
         client = self._node.stand.client
         self.ended_s = monotonic() - self.arrived_at
+        self.outcome, self.code = ending_of(client, self.status, self._verdict)
         if client is _GONE:
-            self.outcome, self.code = Outcome.ABANDONED, "client_gone"
             self.status = self.status or GONE_STATUS
-        elif client is _CLIENT_FAILED:
-            assert self._verdict is not None
-            self.outcome = Outcome.REFUSED if 400 <= self.status < 500 else Outcome.FAILED
-            self.code = self._verdict.error.code
-        else:
-            self.outcome = _SERVED
-            if self._router.health.alert and self._attempt is not None:
-                self._attempt.praise(ended=True)
+        elif self.outcome is _SERVED and self._router.health.alert and self._attempt is not None:
+            self._attempt.praise(ended=True)
         if self._attempt is not None:
             self._attempt.close(fetched=self.first_byte_s > 0.0)
             self._attempt = None  # no cycle: both are gone at once

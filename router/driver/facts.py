@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from router.contract.ledger import Outcome
 from router.core.placement import Placement
+from router.core.record import Earlier
 
 
 class Facts:
@@ -16,6 +17,10 @@ class Facts:
     placement: Placement | None = None
     """Of the last attempt, as are sent_s and prefilled_s."""
     attempts = 0
+    earlier: tuple[Earlier, ...] = ()
+    """Attempts before the last one."""
+    door_s = 0.0
+    """The request had been validated."""
     queued_s = 0.0
     """Spent in the line for admission."""
     placed_s = 0.0

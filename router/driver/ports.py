@@ -46,8 +46,8 @@ class LedgerPort(Protocol):
 class Books(Protocol):
     """Where finished requests are counted and logged."""
 
-    def fold(self, record: Record) -> None:
-        """The request is over."""
+    def fold(self, record: Record, gaps: list[int] | None = None) -> None:
+        """The request is over; `gaps` are those of its stream, as a Tail counts them."""
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""

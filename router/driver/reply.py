@@ -11,6 +11,7 @@ from router.core.lifecycle import Edge
 from router.core.tail import Tail, ended_well
 from router.driver.ports import ClientPort
 from router.legs.answer import Answer, Mark, Verdict, client_headers, is_stream, judge, stream_headers
+from router.legs.connection import Headers
 from router.legs.leg import Leg
 
 MAX_HELD_BYTES = 1024 * 1024
@@ -34,6 +35,7 @@ class Reply:
     _leg: Leg | None = None
     _tail: Tail | None = None
     _held_bytes = 0
+    _held_at = 0.0
     _last = b""
 
     def __init__(self, client: ClientPort) -> None:
@@ -41,19 +43,32 @@ class Reply:
         self._held: list[bytes] = []
 
     @property
-    def num_events(self) -> int:
-        """Events that have gone by, 0 for an answer that is none of events."""
-        return self._tail.num_events if self._tail is not None else 0
+    def passed(self) -> Tail | None:
+        """How the stream came; None for an answer that was held until it was whole."""
+        return self._tail
 
-    def feed(self, leg: Leg, body: bytes, ended: bool) -> Edges | Verdict:
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the body so far; of an answer that failed before it began, none."""
+        return self._tail.num_bytes if self._tail is not None else len(self.tail)
+
+    @property
+    def engine_headers(self) -> Headers:
+        """The head of decode's answer as it came; empty before."""
+        return self._leg.headers if self._leg is not None else []
+
+    def feed(self, leg: Leg, body: bytes, ended: bool, at: float) -> Edges | Verdict:
         """What these bytes of decode's answer mean: edges for the Lifecycle, or the failure that they are.
 
         Bytes of an answer that has begun go straight to the client; the last ones wait for `serve`.
+
+        Args:
+            at: when they came, monotonic seconds.
         """
         tail = self._tail
         if tail is None:
-            return self._hold(leg, body, ended)
-        tail.feed(body)
+            return self._hold(leg, body, ended, at)
+        tail.feed(body, at)
         if not ended:
             self._client.write(body, ended=False)
             return _NOTHING
@@ -65,31 +80,32 @@ class Reply:
         self._last = body
         return _DONE
 
-    def _hold(self, leg: Leg, body: bytes, ended: bool) -> Edges | Verdict:
+    def _hold(self, leg: Leg, body: bytes, ended: bool, at: float) -> Edges | Verdict:
         if self._leg is None:
             self._leg = leg
             self.sse = is_stream(leg.headers)
         good = 200 <= leg.status < 300
         if ended:
             whole = b"".join((*self._held, body)) if self._held else body
-            return self._end_whole(whole) if good else judge(Blame.DECODE, leg.status, leg.headers, whole)
+            return self._end_whole(whole, at) if good else judge(Blame.DECODE, leg.status, leg.headers, whole)
         if body:
             self._held.append(body)
             self._held_bytes += len(body)
+            self._held_at = at
         if good and self._held_bytes and (self.sse or self._held_bytes > MAX_HELD_BYTES):
             return _BEGUN
         if self._held_bytes > MAX_HELD_BYTES:
             return _broken(f"answered {leg.status} with more than {MAX_HELD_BYTES} bytes")
         return _NOTHING
 
-    def _end_whole(self, whole: bytes) -> Edges | Verdict:
+    def _end_whole(self, whole: bytes, at: float) -> Edges | Verdict:
         if not whole:
             return _broken("answered nothing")
         self._last = self.tail = whole
         if not self.sse:
             return _WHOLE
         tail = Tail()
-        tail.feed(whole)
+        tail.feed(whole, at)
         if not ended_well(whole):
             return _broken("ended its stream in the middle")
         self._tail = tail
@@ -117,7 +133,7 @@ class Reply:
             held = b"".join(self._held)
             self._held.clear()
             self._tail = Tail()
-            self._tail.feed(held)
+            self._tail.feed(held, self._held_at)
             self._client.write(held, ended=False)
         return leg.status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,7 +38,10 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110, 7.6.1: meant for this connection only, as is whatever `Connection` names."""
 
-_OURS = HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
+_OURS = HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id", b"server-timing"}
+
+_TIMING = re.compile(rb"(\w+);dur=(\d{1,9}(?:\.\d{1,9})?)")
+"""A metric of Server-Timing with its duration, ms (W3C Server Timing, section 2)."""
 
 _STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
@@ -94,6 +98,15 @@ def stream_headers(headers: Headers) -> Headers:
     kept = client_headers(headers)
     names = dict(kept)
     return kept + [header for header in _STREAM_HEADERS if header[0] not in names]
+
+
+def read_timing(headers: Headers) -> tuple[float, float]:
+    """Seconds from decode's leg to its Registration, and from there until its KV cache was whole; 0.0 when untold."""
+    for name, value in headers:
+        if name == b"server-timing":
+            told = {metric: float(dur) / 1000 for metric, dur in _TIMING.findall(value)}
+            return told.get(b"seats", 0.0), told.get(b"kv", 0.0)
+    return 0.0, 0.0
 
 
 def is_stream(headers: Headers) -> bool:

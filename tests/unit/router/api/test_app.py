@@ -5,11 +5,13 @@ import httpx
 import pytest
 
 from router.api.app import Surface, build_app
+from router.api.watching import Shown
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.placement import Desk, Rules
 from router.driver.router import Conduct, Router
+from router.observe.recent import Recent
 from tests.support.instances import both, decode, prefill
 
 
@@ -17,9 +19,10 @@ from tests.support.instances import both, decode, prefill
 async def shown():
     """(client, router, watch) of an application without a server."""
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
-    router.attach(None, SimpleNamespace(fold=lambda record: None, count_retry=lambda reason: None))
+    router.attach(None, SimpleNamespace(fold=lambda record, gaps: None, count_retry=lambda reason: None))
     watch = SimpleNamespace(degraded=False, looked_at=0.0)
-    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded)
+    watching = Shown(Recent(), router.clerk.work_off, None)
+    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching)
 
     @asynccontextmanager
     async def lifespan(app):

@@ -1,6 +1,6 @@
 import pytest
 
-from router.core.tail import KEPT_BYTES, Tail, completion_tokens, ended_well, tells_error
+from router.core.tail import KEPT_BYTES, Tail, completion_tokens, ended_well, prompt_tokens, tells_error
 
 
 def test_the_end_is_kept_whatever_has_gone_by():
@@ -8,7 +8,7 @@ def test_the_end_is_kept_whatever_has_gone_by():
     whole = b""
     for number in range(5000):
         piece = b"data: %d\n\n" % number
-        tail.feed(piece)
+        tail.feed(piece, 0.0)
         whole += piece
     kept = tail.read()
     assert whole.endswith(kept)
@@ -18,8 +18,8 @@ def test_the_end_is_kept_whatever_has_gone_by():
 
 def test_a_short_body_is_kept_whole():
     tail = Tail()
-    tail.feed(b"a")
-    tail.feed(b"b")
+    tail.feed(b"a", 0.0)
+    tail.feed(b"b", 0.0)
     assert tail.read() == b"ab"
 
 
@@ -64,3 +64,66 @@ def test_an_engines_own_failure_is_seen(end, error):
 )
 def test_tokens_are_read_from_the_newest_usage(end, tokens):
     assert completion_tokens(end) == tokens
+
+
+@pytest.mark.parametrize(
+    ("end", "tokens"), [(b'"usage":{"prompt_tokens":3,"completion_tokens":12}', 3), (b"", 0), (b'"prompt_tokens":x', 0)]
+)
+def test_prompt_tokens_are_read_too(end, tokens):
+    assert prompt_tokens(end) == tokens
+
+
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+
+
+def test_the_first_content_is_not_the_role():
+    tail = Tail()
+    tail.feed(ROLE, 1.0)
+    assert tail.content_at == 0.0
+    tail.feed(TOKEN, 2.0)
+    tail.feed(TOKEN, 2.5)
+    assert (tail.content_at, tail.events_before_content, tail.num_events) == (2.0, 1, 3)
+    assert tail.num_bytes == len(ROLE) + 2 * len(TOKEN)
+
+
+def test_a_mark_that_is_cut_between_two_reads_is_found():
+    for cut in range(1, len(TOKEN)):
+        tail = Tail()
+        tail.feed(ROLE, 1.0)
+        tail.feed(TOKEN[:cut], 2.0)
+        tail.feed(TOKEN[cut:] + b"\n", 3.0)
+        assert tail.content_at in (2.0, 3.0)
+
+
+@pytest.mark.parametrize("num_tokens", [2, 3, 1000])
+def test_every_gap_is_counted_once_however_long_the_stream(num_tokens):
+    tail = Tail()
+    tail.feed(ROLE, 0.5)
+    for number in range(num_tokens):
+        tail.feed(TOKEN, 1.0 + number * 0.007)
+    gaps = tail.gaps()
+    assert sum(gaps) == num_tokens - 1
+    assert sum(gaps[6:8]) == num_tokens - 1, "7 ms, give or take a rounding"
+    assert tail.gaps() == gaps, "asking changes nothing"
+
+
+def test_what_follows_the_last_token_is_no_gap():
+    tail = Tail()
+    for at, piece in enumerate((ROLE, TOKEN, TOKEN, b'data: {"choices":[],"usage":{}}', b"data: [DONE]", b"")):
+        tail.feed(piece, float(at))
+    assert sum(tail.gaps()) == 1
+
+
+def test_one_token_has_no_gap():
+    tail = Tail()
+    assert tail.gaps() is None
+    tail.feed(TOKEN, 1.0)
+    assert tail.gaps() is None
+
+
+def test_what_is_noted_of_a_long_stream_stays_small():
+    tail = Tail()
+    for number in range(20_000):
+        tail.feed(TOKEN, number * 0.001)
+    assert len(tail._moments) < 200

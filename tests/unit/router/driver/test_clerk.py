@@ -7,24 +7,32 @@ from router.contract.ids import RequestId
 from router.contract.instance import Mode
 from router.contract.ledger import Closed, Opened, Outcome
 from router.core.intake import Endpoint, Intake
+from router.core.lifecycle import Edge
 from router.core.placement import Placement
 from router.core.record import Record
 from router.driver import clerk as module
 from router.driver.clerk import Clerk
+from router.driver.reply import Reply
+from tests.support.clients import KeptClient
 from tests.support.instances import decode, fleet, prefill
 
 MEMBERS = {member.instance.instance_id: member for member in fleet(prefill(epoch=3), decode(epoch=4)).members}
 PUSHED = Placement(Mode.PUSH, MEMBERS["p0"], MEMBERS["d0"], "configured")
 LOCAL = Placement(Mode.LOCAL, None, MEMBERS["d0"], "n")
 ID = RequestId("req-1")
+TIMING = (b"server-timing", b"seats;dur=20.5, kv;dur=110")
+ROLE = b'{"choices":[{"delta":{"role":"assistant","content":""}}]}'
+TOKEN = b'{"choices":[{"delta":{"content":"x"}}]}'
+USAGE = b'{"usage":{"prompt_tokens":5,"completion_tokens":7}}\n\n'
 
 
 class Books:
     def __init__(self):
         self.records, self.retries = [], []
 
-    def fold(self, record):
+    def fold(self, record, gaps=None):
         self.records.append(record)
+        self.gaps = gaps
 
     def count_retry(self, reason):
         self.retries.append(reason)
@@ -47,9 +55,19 @@ class Done:
     attempts = 2
     arrived_at, last_byte_at = 100.0, 100.5
     placed_s, sent_s, prefilled_s, first_byte_s, ended_s = 0.1, 0.2, 0.3, 0.4, 0.6
+    door_s, queued_s = 0.01, 0.0
     status, outcome, code = 200, Outcome.SERVED, ""
+    earlier = ()
 
-    reply = SimpleNamespace(num_events=9, tail=b'"completion_tokens":7')
+    def __init__(self, *events: bytes):
+        """The events come from 100.4 on, one every 10 ms."""
+        self.reply = Reply(KeptClient())
+        leg = SimpleNamespace(status=200, headers=[(b"content-type", b"text/event-stream"), TIMING])
+        for number, event in enumerate(events or (ROLE, TOKEN, TOKEN, USAGE + b"data: [DONE]\n\n")):
+            moved = self.reply.feed(leg, b"data: " + event + b"\n\n", False, 100.4 + number / 100)
+            if moved == (Edge.DECODE_STREAMING,):
+                self.reply.commit()
+        self.reply.feed(leg, b"", True, 100.5)
 
 
 @pytest.fixture
@@ -81,7 +99,8 @@ async def test_an_attempt_that_another_follows_is_closed_and_counted(desk):
 
 async def test_a_finished_exchange_becomes_a_record(desk):
     clerk, ledger, books = desk
-    clerk.put(Done())
+    done = Done()
+    clerk.put(done)
     clerk.work_off()
     (closed,) = ledger.entries
     assert (closed.transfer_id, closed.outcome) == ("req-1.2", Outcome.SERVED)
@@ -90,13 +109,16 @@ async def test_a_finished_exchange_becomes_a_record(desk):
     assert (record.request_id, record.client_id, record.model, record.stream) == (ID, "mine", "m", True)
     assert (record.mode, record.reason, record.prefill, record.decode) == ("push", "configured", "p0", "d0")
     assert (record.sent_s, record.first_byte_s, record.last_byte_s, record.ended_s) == (0.2, 0.4, 0.5, 0.6)
-    assert (record.num_events, record.completion_tokens, record.status) == (9, 7, 200)
+    assert (record.num_events, record.prompt_tokens, record.completion_tokens, record.status) == (3, 5, 7, 200)
+    assert (record.door_s, record.queued_s, record.seats_s, record.kv_s) == (0.01, 0.0, 0.0205, 0.11)
+    assert record.content_s == pytest.approx(0.41), "the role is no content"
+    assert (record.request_bytes, record.answer_bytes) == (2, done.reply.num_bytes)
+    assert sum(books.gaps) == 1
 
 
 async def test_an_answer_that_tells_of_an_error_has_failed(desk):
     clerk, ledger, books = desk
-    done = Done()
-    done.reply = SimpleNamespace(num_events=1, tail=b'data: {"error":{}}\n\n')
+    done = Done(TOKEN, b'{"error":{}}')
     clerk.put(done)
     clerk.work_off()
     assert (books.records[0].outcome, books.records[0].code) == (Outcome.FAILED, "engine_error")
@@ -108,6 +130,7 @@ async def test_what_was_never_placed_is_no_attempt(desk):
     clerk, ledger, books = desk
     done = Done()
     done.placement, done.attempts, done.first_byte_s, done.outcome = None, 0, 0.0, Outcome.REFUSED
+    done.reply = Reply(KeptClient())
     clerk.put(done)
     clerk.put(Record(1.0, "req-2", "", "m", "/", False))
     clerk.work_off()
@@ -138,3 +161,24 @@ async def test_the_pile_is_worked_off_in_time_or_when_it_is_high(desk, monkeypat
     clerk.put((ID, 4, "a"))
     while len(ledger.entries) < 4:
         await asyncio.sleep(0.001)
+
+
+async def test_an_answer_that_ends_with_the_finish_reason_error_has_failed(desk):
+    """A21: with 200 and without usage; it is passed on and counts as failed."""
+    clerk, _, books = desk
+    clerk.put(Done(TOKEN, b'{"choices":[{"delta":{},"finish_reason":"error"}]}'))
+    clerk.work_off()
+    assert (books.records[0].outcome, books.records[0].code) == (Outcome.FAILED, "engine_error")
+
+
+async def test_a_whole_answer_to_who_asked_for_a_stream_is_none(desk):
+    clerk, _, books = desk
+    done = Done()
+    done.reply = Reply(KeptClient())
+    leg = SimpleNamespace(status=200, headers=[(b"content-type", b"application/json")])
+    assert done.reply.feed(leg, b"{}", True, 100.5) == (Edge.DECODE_WHOLE,)
+    clerk.put(done)
+    clerk.work_off()
+    (record,) = books.records
+    assert (record.stream, record.content_s, record.num_events, record.answer_bytes) == (False, 0.0, 0, 2)
+    assert books.gaps is None

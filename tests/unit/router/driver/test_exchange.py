@@ -14,7 +14,7 @@ from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import Edge
 from router.core.placement import Desk, Rules
 from router.core.timing import Deadlines
-from router.driver.exchange import GONE_STATUS
+from router.driver.ending import GONE_STATUS
 from router.driver.router import Conduct, Router
 from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
@@ -33,7 +33,7 @@ class Books:
     def __init__(self):
         self.records, self.retries = [], []
 
-    def fold(self, record):
+    def fold(self, record, gaps=None):
         self.records.append(record)
 
     def count_retry(self, reason):
@@ -103,11 +103,13 @@ async def test_a_stream_is_served_and_recorded(scene):
     s = scene()
     assert len(s.legs) == 2
     s.prefilled()
-    s.decoded(b"data: 1\n\n", ended=False)
+    first = b'data: {"choices":[{"text":"a"}]}\n\n'
+    s.decoded(first, ended=False)
     s.decoded(b"data: [DONE]\n\n", ended=True)
     record = s.record()
-    assert s.client.body == b"data: 1\n\ndata: [DONE]\n\n" and s.client.ended
-    assert (record.outcome, record.status, record.attempts, record.num_events) == (Outcome.SERVED, 200, 1, 2)
+    assert s.client.body == first + b"data: [DONE]\n\n" and s.client.ended
+    assert (record.outcome, record.status, record.attempts, record.num_events) == (Outcome.SERVED, 200, 1, 1)
+    assert record.content_s == record.first_byte_s
     assert 0 < record.sent_s <= record.placed_s <= record.prefilled_s <= record.first_byte_s
     assert record.first_byte_s <= record.last_byte_s <= record.ended_s
 

@@ -22,7 +22,7 @@ def feed(reply, headers, *pieces, status=200):
     leg = Answering(headers, status)
     edges = []
     for number, piece in enumerate(pieces, 1):
-        moved = reply.feed(leg, piece, number == len(pieces))
+        moved = reply.feed(leg, piece, number == len(pieces), 1.0)
         if isinstance(moved, Verdict):
             return moved
         for edge in moved:
@@ -41,14 +41,14 @@ def test_a_stream_goes_through_as_it_comes():
     status, headers, length = client.head
     assert (status, length) == (200, None)
     assert (b"cache-control", b"no-cache") in headers and (b"x", b"1") in headers
-    assert reply.num_events == 3 and reply.tail.endswith(DONE)
+    assert reply.passed.num_events == 3 and reply.tail.endswith(DONE)
     assert client.ended
 
 
 def test_a_head_alone_commits_nothing():
     client = KeptClient()
     reply = Reply(client)
-    assert reply.feed(Answering(SSE), b"", False) == ()
+    assert reply.feed(Answering(SSE), b"", False, 1.0) == ()
     assert client.head is None
 
 
@@ -57,7 +57,7 @@ def test_a_stream_in_one_read_begins_and_ends():
     reply = Reply(client)
     assert feed(reply, SSE, b"data: 1\n\n" + DONE) == [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
     assert client.head[2] is None and client.body == b"data: 1\n\n" + DONE
-    assert reply.num_events == 2
+    assert reply.passed.num_events == 2
 
 
 def test_a_plain_answer_is_delivered_whole():
@@ -66,7 +66,7 @@ def test_a_plain_answer_is_delivered_whole():
     assert feed(reply, JSON, b"{}", b"", b"!") == [Edge.DECODE_WHOLE]
     assert (client.answered.status, client.answered.body) == (200, b"{}!")
     assert client.answered.headers == [(b"content-type", b"application/json")]
-    assert reply.num_events == 0 and reply.tail == b"{}!"
+    assert reply.passed is None and reply.tail == b"{}!"
 
 
 def test_a_large_plain_answer_begins_before_its_end(monkeypatch):
@@ -103,8 +103,8 @@ def test_what_ends_without_an_end_is_broken(headers, pieces, sent):
 def test_an_error_answer_is_judged_when_it_is_whole():
     client = KeptClient()
     reply = Reply(client)
-    assert reply.feed(Answering(JSON, 400), b'{"a"', False) == ()
-    verdict = reply.feed(Answering(JSON, 400), b":1}", True)
+    assert reply.feed(Answering(JSON, 400), b'{"a"', False, 1.0) == ()
+    verdict = reply.feed(Answering(JSON, 400), b":1}", True, 1.0)
     assert verdict.answer.body == b'{"a":1}' and verdict.answer.status == 400
     assert client.head is None and not client.over
 

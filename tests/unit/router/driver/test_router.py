@@ -17,7 +17,7 @@ class Books:
     def __init__(self):
         self.records = []
 
-    def fold(self, record):
+    def fold(self, record, gaps=None):
         self.records.append(record)
 
     def count_retry(self, reason):

@@ -2,7 +2,7 @@ import json
 import threading
 
 from router.core.record import Record
-from router.requestlog import MAX_PIECES, RequestLog
+from router.observe.requestlog import MAX_PIECES, RequestLog
 
 
 def record(name="req-1") -> Record:

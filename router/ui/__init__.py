@@ -1,0 +1,1 @@
+"""The page at /ui: one HTML, one JavaScript and one CSS file."""
