@@ -23,6 +23,8 @@ from router.api.door import Door, DoorLimits
 from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
+from router.api.security import Security, build_security
+from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.contract.seal import Seal
 from router.core.admission import Admission
@@ -36,6 +38,7 @@ from router.driver.reaper import Reaper
 from router.driver.router import Conduct, Router
 from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
+from router.legs.access import EngineAccess
 from router.legs.pool import PoolLimits
 from router.observe.families import counters, gauge
 from router.observe.requestlog import RequestLog
@@ -66,6 +69,7 @@ class Parts:
     ledger: Ledger | None
     static: StaticFleet | None
     reaper: Reaper | None
+    security: Security
     figures: Figures | None = None
     """With several workers: the metrics of all."""
 
@@ -78,8 +82,8 @@ class Parts:
         return self.telemetry.render() if self.figures is None else self.figures.render()
 
 
-def build_router(settings: Settings) -> Router:
-    """A Router that follows these settings; it has no fleet and no books yet."""
+def build_router(settings: Settings, access: EngineAccess | None = None) -> Router:
+    """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
     rules = Rules(
         mode=settings.mode,
         local_below_chars=settings.local_below_chars,
@@ -96,6 +100,7 @@ def build_router(settings: Settings) -> Router:
             total_s=settings.total_s,
         ),
         pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
+        access=access or EngineAccess(),
         attempts=settings.attempts,
         cancels_prefill=settings.prefill_cancel == "anytime",
         # Container restarts repeat host name and process id.
@@ -110,13 +115,18 @@ def build_router(settings: Settings) -> Router:
 
 def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     """Everything that runs beside the requests. Called on the event loop that will run it."""
-    router = build_router(settings)
+    security = build_security(settings)
+    router = build_router(settings, security.access)
     request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later) if settings.access_log else None
     told: list[Told] = [request_log.write] if request_log is not None else []
     telemetry = Telemetry(*told)
     redis = connect(settings.store) if settings.store else None
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
-    static = StaticFleet((*settings.prefill, *settings.decode)) if settings.prefill or settings.decode else None
+    static = (
+        StaticFleet((*settings.prefill, *settings.decode), security.access)
+        if settings.prefill or settings.decode
+        else None
+    )
     sources: list[FleetSource] = []
     if redis is not None:
         sources.append(FleetStore(redis, settings.namespace))
@@ -127,7 +137,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     reaper = None
     if redis is not None and ledger is not None:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
-    parts = Parts(router, watch, telemetry, request_log, redis, ledger, static, reaper)
+    parts = Parts(router, watch, telemetry, request_log, redis, ledger, static, reaper, security)
     telemetry.watch(functools.partial(_gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
@@ -203,7 +213,7 @@ async def running(parts: Parts) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         await asyncio.gather(parts.watch.look(), *([parts.reaper.look()] if parts.reaper is not None else ()))
         parts.router.sweep.start()
-        background = [tasks.create_task(parts.watch.run())]
+        background = [tasks.create_task(parts.watch.run()), tasks.create_task(keep_fresh(parts.security.refreshables))]
         if parts.ledger is not None:
             background.append(tasks.create_task(parts.ledger.run()))
         if parts.reaper is not None:
@@ -239,7 +249,9 @@ async def _close(parts: Parts) -> None:
 
 def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     """A server that serves these parts, and runs what belongs beside them while it does."""
-    door = Door(parts.router, DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s))
+    limits = DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s)
+    security = parts.security
+    door = Door(parts.router, limits, security.gate, escorted=security.escorted)
     ledger = parts.ledger
 
     @asynccontextmanager
@@ -257,7 +269,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     )
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
     config = uvicorn.Config(
-        Front(door, build_app(surface, lifespan)),
+        security.guard(Front(door, build_app(surface, lifespan))),
         # uvicorn calls what it is given with the arguments of its own class.
         http=functools.partial(protocol, door=door),  # type: ignore[arg-type]
         loop="uvloop",
@@ -268,6 +280,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         proxy_headers=False,
         server_header=False,
         date_header=False,
+        ssl_context_factory=security.server_tls,
         timeout_keep_alive=max(1, round(settings.keep_alive_s)),
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
     )

@@ -26,7 +26,7 @@ ENV_PREFIX = "TANDEM_"
 OTHER_ENV = ("TANDEM_TEST_", "TANDEM_SHIM_", "TANDEM_UP_", "TANDEM_BENCH_")
 """Prefixes of variables that belong to other commands."""
 
-SECRETS = ("deployment_key",)
+SECRETS = ("deployment_key", "admin_key", "engine_key")
 """Settings that are no flags, since everybody on a machine reads command lines, and that no message shows."""
 
 DATA_PATHS = ("hook", "asgi")
@@ -114,6 +114,30 @@ class Settings:
     """hook: inference before ASGI; asgi: the same behind it, as a fallback."""
     access_log: bool = True
     """One JSON line per request on standard output."""
+    api_keys: tuple[str, ...] = ()
+    """Keys that inference wants, as name:digest with the key's SHA-256 in hex; none at all: open to everybody."""
+    api_key_file: str = ""
+    """File of more such keys, one a line; read again when it changes."""
+    admin_key: str = field(default="", repr=False)
+    """Key of /admin, by environment or file; without it /admin is there for this machine alone."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call from a browser, or *."""
+    tls_cert: str = ""
+    """Certificate file (PEM) by which clients are served over TLS; read again when it changes."""
+    tls_key: str = ""
+    """Its private key; empty: in the same file."""
+    tls_client_ca: str = ""
+    """Authority of the certificates that clients must show; empty: none is asked for."""
+    engine_key: str = field(default="", repr=False)
+    """API key that engines want, by environment or file; a client's key is never passed on."""
+    engine_key_file: str = ""
+    """File of lines `URL KEY` for engines that want another key, or none."""
+    engine_ca: str = ""
+    """Authority of the certificates of https:// engines; empty: the system's."""
+    engine_cert: str = ""
+    """Certificate file (PEM) that this router shows to https:// engines; read again when it changes."""
+    engine_cert_key: str = ""
+    """Its private key; empty: in the same file."""
     workers: int = 1
     """Processes that serve on the port, each on a core of its own; 0: one per core."""
 
@@ -156,6 +180,10 @@ def check(settings: Settings) -> Settings:
         raise BadSettings(f"port must be at most 65535, got {settings.port}.")
     if settings.workers > min(MAX_WORKERS, settings.max_requests):
         raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
+    if (settings.tls_key or settings.tls_client_ca) and not settings.tls_cert:
+        raise BadSettings("tls_key and tls_client_ca need tls_cert, the certificate that clients are shown.")
+    if settings.engine_cert_key and not settings.engine_cert:
+        raise BadSettings("engine_cert_key needs engine_cert, the certificate that engines are shown.")
     if not settings.store and not settings.decode:
         raise BadSettings("Give --store (a redis:// URL) or the engines by --prefill and --decode.")
     return settings

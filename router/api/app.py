@@ -165,8 +165,8 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
 
 
 def _add_tokenize(app: FastAPI, surface: Surface) -> None:
-    # Engines are reached by plain HTTP, so no certificates need to be loaded.
-    client = httpx.AsyncClient(timeout=10.0, verify=False)
+    access = surface.router.conduct.access
+    client = httpx.AsyncClient(timeout=10.0, verify=access.tls or False)
 
     async def pass_on(request: Request) -> Response:
         """Passed to a decode instance of the model, as it is."""
@@ -182,7 +182,7 @@ def _add_tokenize(app: FastAPI, surface: Surface) -> None:
             answer = await client.post(
                 member.instance.url + request.url.path,
                 content=bytes(body),
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json"} | access.headers(member.instance.url),
             )
         except httpx.HTTPError as error:
             raise LegUnreachable(

@@ -31,6 +31,7 @@ class HookClient:
     """A ClientPort that also looks to uvicorn like a running RequestResponseCycle."""
 
     __slots__ = (
+        "_caller",
         "_chunked",
         "_endpoint",
         "_exchange",
@@ -49,11 +50,12 @@ class HookClient:
     disconnected: bool
 
     def __init__(
-        self, protocol: HookProtocol, endpoint: Endpoint, headers: dict[bytes, bytes], *, keep_alive: bool
+        self, protocol: HookProtocol, endpoint: Endpoint, headers: dict[bytes, bytes], caller: str, *, keep_alive: bool
     ) -> None:
         self._protocol = protocol
         self._endpoint = endpoint
         self._headers = headers
+        self._caller = caller
         self._exchange: Exchange | None = None
         self._id = b""
         self._head = b""
@@ -69,7 +71,7 @@ class HookClient:
         """The request is whole: let it in."""
         pieces, self.pieces = self.pieces, []
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._exchange = door.enter(self, self._endpoint, self._headers, body)
+        self._exchange = door.enter(self, self._endpoint, self._headers, body, self._caller)
 
     def leave(self) -> None:
         """The connection is gone."""

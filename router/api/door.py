@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from router.api.gate import Gate
 from router.api.intake import read_intake
 from router.contract.errors import BadRequest, Impossible, MediaUnsupported, TandemError
 from router.contract.ledger import Outcome
@@ -26,6 +27,8 @@ HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 
 _TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
 _TIMEOUT_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
+NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
+"""Headers of requests that are carried behind ASGI, whose server knows what they ask for."""
 _READ_HEADERS = frozenset({b"x-request-id", b"content-encoding", *_TIMEOUT_HEADERS, *_TRACE_HEADERS})
 
 
@@ -42,18 +45,24 @@ class DoorLimits:
 class Door:
     """Lets requests into one Router."""
 
-    def __init__(self, router: Router, limits: DoorLimits) -> None:
+    def __init__(
+        self, router: Router, limits: DoorLimits, gate: Gate | None = None, *, escorted: frozenset[bytes] = NOT_PLAIN
+    ) -> None:
+        """Requests with one of the headers `escorted` take the ordinary way through ASGI, however plain they are."""
         self.router = router
         self.limits = limits
+        self.gate = gate or Gate()
+        self.escorted = escorted
 
     def enter(
-        self, client: ClientPort, endpoint: Endpoint, headers: Mapping[bytes, bytes], body: bytes
+        self, client: ClientPort, endpoint: Endpoint, headers: Mapping[bytes, bytes], body: bytes, caller: str = ""
     ) -> Exchange | None:
         """The request is being carried out (an Exchange), or `client` has been answered already (None).
 
         Args:
             headers: lower-case names; of a repeated header, one.
             body: the whole of it.
+            caller: as the gate knows it.
         """
         arrived_at = time.monotonic()
         # Most requests carry none of the headers that matter here; one set operation tells.
@@ -66,6 +75,7 @@ class Door:
             total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
             intake = read_intake(endpoint, body, trace, client_id)
             intake.arrived_at = arrived_at
+            intake.caller = caller
             model = intake.model
             opened = self.router.open(client, intake, request_id, total_s)
         except TandemError as error:
@@ -76,13 +86,19 @@ class Door:
         if isinstance(opened, Exchange):
             return opened
         client.refuse(opened)
-        status, code = opened.http_status, opened.code
-        self.router.clerk.put(
-            Record(
-                time.time(), request_id, client_id, model, endpoint, False, status=status, outcome=_REFUSED, code=code
-            )
-        )
+        self._note_refusal(Record(time.time(), request_id, client_id, model, endpoint, False, caller=caller), opened)
         return None
+
+    def turn_away(self, client: ClientPort, endpoint: str, error: TandemError) -> None:
+        """`client` has been refused before its body was read."""
+        request_id = self.router.mint()
+        client.name(request_id)
+        client.refuse(error)
+        self._note_refusal(Record(time.time(), request_id, "", "", endpoint, False), error)
+
+    def _note_refusal(self, record: Record, error: TandemError) -> None:
+        record.status, record.outcome, record.code = error.http_status, _REFUSED, error.code
+        self.router.clerk.put(record)
 
     def _read_headers(self, headers: Mapping[bytes, bytes]) -> tuple[float, bytes]:
         """The wanted total deadline, seconds, and the header lines for both legs."""

@@ -15,6 +15,7 @@ from router.api.door import HOT_PATHS, Door, DoorLimits
 from router.api.problems import envelope, problem_headers
 from router.api.sse import error_event
 from router.contract.errors import BodyTooLarge, RequestTimeout, TandemError
+from router.core.intake import Endpoint
 from router.driver.exchange import Exchange
 from router.legs.answer import Answer
 from router.legs.connection import Headers
@@ -24,6 +25,7 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Call = tuple[Scope, Receive, Send]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ABORT_EXTENSION = "tandem.abort"
@@ -42,16 +44,25 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry one request."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            endpoint = HOT_PATHS.get(scope["path"].encode("utf-8", "replace"))
-            if endpoint is not None:
-                await self._carry(endpoint.encode("ascii"), scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    async def _carry(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         headers = dict(scope["headers"])
+        caller = self._door.gate.admit(scope["path"], headers)
+        endpoint = HOT_PATHS.get(scope["path"].encode("utf-8", "replace")) if scope["method"] == "POST" else None
+        if isinstance(caller, TandemError):
+            client = AsgiClient()
+            client.close_after = b"expect" in headers
+            self._door.turn_away(client, endpoint or "", caller)
+            await client.run(send)
+        elif endpoint is not None:
+            await self._carry(endpoint, headers, caller, (scope, receive, send))
+        else:
+            await self._app(scope, receive, send)
+
+    async def _carry(self, endpoint: Endpoint, headers: dict[bytes, bytes], caller: str, call: Call) -> None:
+        scope, receive, send = call
+        client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
         try:
             body = await _read_body(receive, headers, self._door.limits)
         except TandemError as error:
@@ -64,7 +75,7 @@ class Front:
             return
         if body is None:
             return
-        exchange = self._door.enter(client, HOT_PATHS[path], headers, body)
+        exchange = self._door.enter(client, endpoint, headers, body, caller)
         if exchange is None:
             await client.run(send)
             return

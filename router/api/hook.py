@@ -23,8 +23,6 @@ from router.api.client import HookClient
 from router.api.door import HOT_PATHS, Door
 from router.api.protocol import DoorProtocol
 
-_NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
-
 
 class HookProtocol(DoorProtocol):
     """Carries plain inference requests itself."""
@@ -41,6 +39,7 @@ class HookProtocol(DoorProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop, door=door)
         self._idle = door.router.idle
+        self._gate, self._escorted = door.gate, door.escorted
         self._receiving: HookClient | None = None
         self._whole: HookClient | None = None
         self._running: HookClient | None = None
@@ -69,10 +68,12 @@ class HookProtocol(DoorProtocol):
             modern = (keep_alive and b"connection" not in headers) or parser.get_http_version() == "1.1"
             length = int(headers.get(b"content-length", b"-1"))
             within = 0 <= length <= self.door.limits.max_body_bytes
-            if within and modern and _NOT_PLAIN.isdisjoint(headers) and parser.get_method() == b"POST":
-                self._receiving = client = HookClient(self, endpoint, headers, keep_alive=keep_alive)
-                self.cycle = cast(RequestResponseCycle, client)
-                return
+            if within and modern and self._escorted.isdisjoint(headers) and parser.get_method() == b"POST":
+                caller = self._gate.caller(headers)
+                if caller is not None:
+                    self._receiving = client = HookClient(self, endpoint, headers, caller, keep_alive=keep_alive)
+                    self.cycle = cast(RequestResponseCycle, client)
+                    return
         super().start_request()
 
     def on_body(self, body: bytes) -> None:

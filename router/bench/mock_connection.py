@@ -104,6 +104,9 @@ class MockConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is whole: answer it."""
+        if self._engine.api_key and self._headers_by_name().get("authorization") != f"Bearer {self._engine.api_key}":
+            self._send_json(401, b'{"error":{"message":"no key","type":"x","param":null,"code":"mock_unauthorized"}}')
+            return
         if self._path == b"/kv/instance":
             self._send_json(200, encode_instance(self._engine.instance))
             return

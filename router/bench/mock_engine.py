@@ -7,6 +7,7 @@ costs little, so that a benchmark measures the router and a test can place any f
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass, field, replace
 
 from router.bench.mock_behaviour import Behaviour, Fault, Seen
@@ -38,6 +39,10 @@ class MockEngine:
     """What is open, by transfer id, as far as `records`."""
     seal: Seal = field(default_factory=Seal)
     """A take-back that is not sealed with this key is refused."""
+    api_key: str = ""
+    """Whatever comes without this key is refused with 401; empty: none is wanted."""
+    tls: ssl.SSLContext | None = None
+    """Listen with TLS."""
     num_open: int = 0
     """Requests that have been read and not been answered in full."""
     url: str = ""
@@ -47,8 +52,8 @@ class MockEngine:
     async def start(self, port: int = 0) -> str:
         """Listening on loopback; returns the URL."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: MockConnection(self), "127.0.0.1", port)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await loop.create_server(lambda: MockConnection(self), "127.0.0.1", port, ssl=self.tls)
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self.url
 
     async def stop(self) -> None:

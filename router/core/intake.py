@@ -40,6 +40,8 @@ class Intake:
     """JSON of the prompt or of the messages, as the client sent it."""
     arrived_at: float = 0.0
     """When the request had been read as a whole, monotonic seconds; all its times count from here."""
+    caller: str = ""
+    """The name of the API key that it came with, or empty where none is needed."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -76,3 +76,5 @@ class Record(msgspec.Struct, gc=False):
     """The client's own span, or empty."""
     earlier: tuple[Earlier, ...] = ()
     """Attempts before the last one."""
+    caller: str = ""
+    """Name of the API key, or empty."""

@@ -152,6 +152,7 @@ def _record(exchange: Exchange) -> Record:
         outcome,
         code,
         earlier=exchange.earlier,
+        caller=intake.caller,
     )
 
 

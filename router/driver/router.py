@@ -27,6 +27,7 @@ from router.driver.exchange import Exchange
 from router.driver.leftover import Leftover
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Due, Sweep
+from router.legs.access import EngineAccess
 from router.legs.pool import LegPool, PoolLimits
 from router.legs.take_back import result_of
 
@@ -41,6 +42,8 @@ class Conduct:
 
     deadlines: Deadlines = field(default_factory=Deadlines)
     pool: PoolLimits = field(default_factory=PoolLimits)
+    access: EngineAccess = field(default_factory=EngineAccess)
+    """Keys of engines, and TLS to them."""
     attempts: int = 2
     """At most so many per request, the first included."""
     cancels_prefill: bool = True
@@ -153,7 +156,7 @@ class Router:
         """The connections to the instance at this address."""
         pool = self._pools.get(url)
         if pool is None:
-            pool = self._pools[url] = LegPool(url, self.conduct.pool)
+            pool = self._pools[url] = LegPool(url, self.conduct.pool, self.conduct.access)
         return pool
 
     def pools(self) -> dict[str, LegPool]:

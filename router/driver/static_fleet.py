@@ -10,6 +10,7 @@ from time import monotonic
 import httpx
 
 from router.contract.instance import Instance, Load
+from router.legs.access import EngineAccess
 from router.store.codec import decode_instance
 
 LEASE_S = 10.0
@@ -30,12 +31,15 @@ class StaticSighting:
 class StaticFleet:
     """The engines at fixed URLs."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], access: EngineAccess | None = None) -> None:
+        access = access or EngineAccess()
+        self._access = access
         self._urls = tuple(dict.fromkeys(urls))
         self._seen: dict[str, tuple[Instance, float]] = {}
         self._asked_at = -POLL_S
-        # Engines are reached by plain HTTP, so no certificates need to be loaded.
-        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, verify=False)
+        secure = any(url.startswith("https:") for url in self._urls)
+        # Certificates are loaded only where they are looked at.
+        self._client = httpx.AsyncClient(timeout=TIMEOUT_S, verify=access.context() if secure else False)
 
     async def snapshot(self) -> tuple[StaticSighting, ...]:
         """Every engine that has answered within LEASE_S seconds; asks at most every POLL_S seconds."""
@@ -52,7 +56,7 @@ class StaticFleet:
 
     async def _ask(self, url: str) -> None:
         try:
-            answer = await self._client.get(f"{url}/kv/instance")
+            answer = await self._client.get(f"{url}/kv/instance", headers=self._access.headers(url))
         except httpx.HTTPError:
             return  # its lease runs on
         instance = decode_instance(answer.content) if answer.status_code == 200 else None

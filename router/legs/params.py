@@ -57,6 +57,6 @@ def leg_request(pool: LegPool, path: bytes, transfer_id: bytes, left_s: float, t
         trace: header lines that go through as the client sent them, each ending in CRLF.
     """
     return (
-        b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\naccept: */*\r\n"
+        b"POST %b HTTP/1.1\r\n%bcontent-type: application/json\r\naccept: */*\r\n"
         b"x-request-id: %b\r\nx-request-deadline-ms: %d\r\n%bcontent-length: %d\r\n\r\n%b"
-    ) % (path, pool.authority, transfer_id, max(1, left_s * 1000), trace, len(body), body)
+    ) % (path, pool.own_lines, transfer_id, max(1, left_s * 1000), trace, len(body), body)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from router.contract.errors import BadSettings
+from router.legs.access import EngineAccess
 from router.legs.connection import Connection, Listener
 
 
@@ -24,6 +26,10 @@ class PoolLimits:
 
     connect_s: float = 2.0
     idle_for_s: float = 4.0
+
+
+_PORTS = {"http": 80, "https": 443}
+_PLAIN = EngineAccess()
 
 
 class Dialler(Listener, Protocol):
@@ -41,25 +47,27 @@ class Dialler(Listener, Protocol):
 class LegPool:
     """Connections to one engine. Belongs to the event loop that first dials."""
 
-    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_live", "_port", "authority")
+    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_live", "_port", "_tls", "own_lines")
 
-    def __init__(self, url: str, limits: PoolLimits) -> None:
-        """`url` is an Instance's: `http://host:port`, IPv6 hosts in brackets.
+    def __init__(self, url: str, limits: PoolLimits, access: EngineAccess = _PLAIN) -> None:
+        """`url` is an Instance's: `http://host:port` or `https://host:port`, IPv6 hosts in brackets.
 
         Raises:
             BadSettings: it is none of that form.
         """
         parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None or parts.path not in ("", "/"):
-            raise BadSettings(f"The engine URL {url!r} must look like http://host:port.")
+        if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
+            raise BadSettings(f"The engine URL {url!r} must look like http://host:port or https://host:port.")
         self._host = parts.hostname
-        self._port = parts.port or 80
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._tls = access.context() if parts.scheme == "https" else None
         self._limits = limits
         self._idle: list[Connection] = []
         self._live: set[Connection] = set()
         self._dialling: set[asyncio.Task[None]] = set()
-        self.authority = parts.netloc.rpartition("@")[2].encode("ascii")
-        """What the Host header says."""
+        lines = {"host": parts.netloc.rpartition("@")[2]} | access.headers(url)
+        self.own_lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
+        """Header lines of every request to this engine: Host, and the key that it wants."""
 
     @property
     def num_live(self) -> int:
@@ -109,10 +117,16 @@ class LegPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                _, connection = await loop.create_connection(lambda: Connection(self), self._host, self._port)
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), self._host, self._port, ssl=self._tls
+                )
         except TimeoutError:
             if not leg.cancelled:
                 leg.on_unreachable(f"it did not accept a connection within {self._limits.connect_s:g} s")
+            return
+        except ssl.SSLError as error:
+            if not leg.cancelled:
+                leg.on_unreachable(f"TLS failed ({error.reason or error})")
             return
         except OSError as error:
             if not leg.cancelled:

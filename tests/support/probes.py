@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from router.contract.errors import MissingDependency
 from router.store.embedded import find_server
 
 REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
-IN_CI = ("redis", "nixl", "model")
+IN_CI = ("redis", "nixl", "model", "openssl")
 """What a CI run must have even when REQUIRE does not say so."""
 
 
@@ -43,6 +44,10 @@ def _vllm() -> str | None:
     return None if find_spec("vllm") else "looked for the package vllm"
 
 
+def _openssl() -> str | None:
+    return None if shutil.which("openssl") else "looked for the command openssl"
+
+
 def _gpu() -> str | None:
     return None if Path("/dev/nvidia0").exists() else "looked for /dev/nvidia0"
 
@@ -53,6 +58,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "model": _model,
     "vllm": _vllm,
     "gpu": _gpu,
+    "openssl": _openssl,
 }
 
 

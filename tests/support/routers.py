@@ -74,17 +74,28 @@ async def until(is_true: Callable[[], bool], within_s: float = 20.0) -> None:
 
 @asynccontextmanager
 async def rig(
-    num_prefill: int = 1, num_decode: int = 1, both: int = 0, static: bool = True, **changes: object
+    num_prefill: int = 1,
+    num_decode: int = 1,
+    both: int = 0,
+    static: bool = True,
+    prepare: Callable[[MockEngine], None] = lambda engine: None,
+    knowing: Callable[[list[str]], dict[str, object]] = lambda urls: {},
+    **changes: object,
 ) -> AsyncIterator[Rig]:
-    """A running router with `changes` to its settings, ready to serve model `m` unless it is not told its engines."""
+    """A running router with `changes` to its settings, ready to serve model `m` unless it is not told its engines.
+
+    `prepare` may change an engine before it listens; `knowing` makes more settings of the engines' URLs.
+    """
     prefills = [MockEngine(Role.PREFILL, f"p{n}") for n in range(num_prefill)]
     decodes = [MockEngine(Role.DECODE, f"d{n}") for n in range(num_decode)]
     decodes += [MockEngine(Role.BOTH, f"b{n}") for n in range(both)]
+    for engine in (*prefills, *decodes):
+        prepare(engine)
     urls = [await engine.start() for engine in (*prefills, *decodes)]
     settings = Settings(port=0, access_log=False, grace_s=1.0)
     if static:
         settings = replace(settings, prefill=tuple(urls[:num_prefill]), decode=tuple(urls[num_prefill:]))
-    settings = check(replace(settings, **changes))
+    settings = check(replace(settings, **changes, **knowing(urls)))
     listener = listen(settings.host, settings.port)
     port = listener.getsockname()[1]
     parts = build_parts(settings)

@@ -25,7 +25,7 @@ class Exchange:
 
 def client(keep_alive=True):
     protocol = Protocol()
-    made = HookClient(protocol, Endpoint.CHAT, {}, keep_alive=keep_alive)
+    made = HookClient(protocol, Endpoint.CHAT, {}, "ann", keep_alive=keep_alive)
     made.name("req-1")
     return made, protocol
 
@@ -102,14 +102,14 @@ def test_the_exchange_hears_of_the_connection_while_it_runs():
     bodies = []
 
     class Door:
-        def enter(self, client, endpoint, headers, body):
-            bodies.append(body)
+        def enter(self, client, endpoint, headers, body, caller):
+            bodies.append((body, caller))
             return exchange
 
     exchange = Exchange()
     made.pause(), made.resume(), made.leave()
     made.enter(Door())
-    assert bodies == [b"ab"]
+    assert bodies == [(b"ab", "ann")]
     made.pause(), made.resume(), made.leave()
     assert exchange.heard == ["on_client_paused", "on_client_resumed", "on_client_gone"]
     made.pause(), made.resume(), made.leave()

@@ -5,6 +5,7 @@ import pytest
 from router.api import front as module
 from router.api.door import DoorLimits
 from router.api.front import ABORT_EXTENSION, AsgiClient, Front
+from router.api.gate import Gate
 from router.contract.errors import BadRequest, Blame, LegBroken
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
@@ -28,6 +29,7 @@ class Door:
     """Lets everybody in; the test plays the exchange."""
 
     limits = DoorLimits(max_body_bytes=10, arrival_s=0.02)
+    gate = Gate()
 
     class router:  # noqa: N801 - an attribute of Door
         @staticmethod
@@ -39,7 +41,7 @@ class Door:
         self.entered = asyncio.get_running_loop().create_future()
         self.exchange = Exchange()
 
-    def enter(self, client, endpoint, headers, body):
+    def enter(self, client, endpoint, headers, body, caller=""):
         client.name("req-1")
         if self.refuses is not None:
             client.refuse(self.refuses)
@@ -88,9 +90,9 @@ async def begun(peer, scope=SCOPE):
     "scope",
     [
         {"type": "lifespan"},
-        {"type": "http", "method": "GET", "path": "/v1/completions"},
-        {"type": "http", "method": "POST", "path": "/v1/models"},
-        {"type": "http", "method": "POST", "path": "/\udcff"},
+        {"type": "http", "method": "GET", "path": "/v1/completions", "headers": []},
+        {"type": "http", "method": "POST", "path": "/v1/models", "headers": []},
+        {"type": "http", "method": "POST", "path": "/\udcff", "headers": []},
     ],
 )
 async def test_everything_but_inference_is_the_applications(scope):

@@ -1,6 +1,7 @@
 """What the hook leans on of uvicorn: this fails first when a new uvicorn differs."""
 
 import asyncio
+import hashlib
 from importlib.metadata import version
 from time import monotonic
 from types import SimpleNamespace
@@ -10,20 +11,24 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from router.api.door import DoorLimits
+from router.api.door import NOT_PLAIN, DoorLimits
+from router.api.gate import Gate
 from router.api.hook import HookProtocol
+from router.api.keys import Keyring
 from router.core.intake import Endpoint
 from tests.support.transports import KeptTransport
 
 
 class Door:
     limits = DoorLimits(max_body_bytes=100)
+    gate = Gate()
+    escorted = NOT_PLAIN
 
     def __init__(self):
         self.entered = []
         self.router = SimpleNamespace(idle=set())
 
-    def enter(self, client, endpoint, headers, body):
+    def enter(self, client, endpoint, headers, body, caller=""):
         self.entered.append((client, endpoint, headers, body))
 
 
@@ -57,6 +62,16 @@ def test_it_is_the_uvicorn_that_was_read():
         assert callable(getattr(HttpToolsProtocol, name))
     for name in ("on_response_complete", "timeout_keep_alive_handler", "shutdown", "pause_writing", "resume_writing"):
         assert callable(getattr(HttpToolsProtocol, name))
+
+
+async def test_a_caller_without_a_key_is_not_taken(made):
+    made._gate = Gate(Keyring(["ann:" + hashlib.sha256(b"k1").hexdigest()], None))
+    made.data_received(post(lines=["Authorization: Bearer k1"]))
+    ((client, *_),) = made.door.entered
+    assert client._caller == "ann"
+    client.response_complete = True
+    made.data_received(post(lines=["Authorization: Bearer k2"]))
+    assert len(made.door.entered) == 1 and made.cycle is not client
 
 
 async def test_a_plain_request_is_taken_when_it_is_whole(made):

@@ -19,7 +19,7 @@ from tests.support.instances import decode, prefill
 
 
 class Pool:
-    authority = b"h:1"
+    own_lines = b"host: h:1\r\n"
 
     def __init__(self):
         self.legs = []

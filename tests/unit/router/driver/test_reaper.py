@@ -35,7 +35,7 @@ class Answering:
 
 @dataclass
 class Pool:
-    authority: bytes = b"h:1"
+    own_lines: bytes = b"host: h:1\r\n"
     status: int = 200
     calls: list[bytes] = field(default_factory=list)
 

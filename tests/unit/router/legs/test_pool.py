@@ -4,6 +4,7 @@ from time import monotonic
 import pytest
 
 from router.contract.errors import BadSettings
+from router.legs.access import EngineAccess
 from router.legs.connection import Connection
 from router.legs.pool import LegPool, PoolLimits
 from tests.support.transports import KeptTransport
@@ -31,10 +32,16 @@ def idle(pool: LegPool) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("url", ["https://h:1", "h:1", "http://h:1/path", "http://", "redis://h"])
+@pytest.mark.parametrize("url", ["ftp://h:1", "h:1", "http://h:1/path", "http://", "redis://h"])
 def test_only_plain_addresses_are_taken(url):
     with pytest.raises(BadSettings):
         LegPool(url, PoolLimits())
+
+
+def test_requests_name_the_host_and_carry_the_engines_key():
+    assert LegPool("http://[::1]:9", PoolLimits()).own_lines == b"host: [::1]:9\r\n"
+    pool = LegPool("http://user:pw@h:1", PoolLimits(), EngineAccess("k2"))
+    assert pool.own_lines == b"host: h:1\r\nauthorization: Bearer k2\r\n"
 
 
 def test_the_warmest_connection_is_taken_first():
@@ -111,7 +118,7 @@ async def test_a_closed_port_is_unreachable():
 
 
 async def test_a_black_hole_is_unreachable_in_time(monkeypatch):
-    async def never(*_):
+    async def never(*_, ssl):
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)

@@ -1,0 +1,58 @@
+"""EngineAccess: the key that an engine wants, and the TLS by which it is reached. No client's key is ever sent."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from router.contract.errors import BadSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAccess:
+    """One for all engines of a router."""
+
+    key: str = field(default="", repr=False)
+    """For every engine that `keys` does not name; empty: none."""
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of single engines, by URL; an empty one means that the engine gets none."""
+    tls: ssl.SSLContext | None = None
+    """For https:// URLs; None: the system's authorities, no client certificate."""
+
+    def headers(self, url: str) -> dict[str, str]:
+        """What every request to the engine at `url` carries."""
+        key = self.keys.get(url, self.key)
+        return {"authorization": f"Bearer {key}"} if key else {}
+
+    def context(self) -> ssl.SSLContext:
+        """The TLS of https:// URLs."""
+        return self.tls or _system_tls()
+
+
+@cache
+def _system_tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def read_engine_keys(path: str) -> dict[str, str]:
+    """Keys by URL from a file of lines `URL KEY`; a line without a key means that the engine gets none.
+
+    Raises:
+        BadSettings: it cannot be read, or a line is not of that form.
+    """
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSettings(f"The file of engine keys {path} cannot be read: {error}.") from error
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        url, *rest = line.split()
+        if len(rest) > 1 or not url.startswith(("http://", "https://")):
+            raise BadSettings(f"Line {number} of the file of engine keys {path} must look like: URL KEY.")
+        keys[url.rstrip("/")] = rest[0] if rest else ""
+    return keys

@@ -1,0 +1,45 @@
+import asyncio
+import os
+
+from router.api import watched
+from router.api.watched import WatchedFiles, keep_fresh
+
+
+def test_each_change_is_told_once(tmp_path):
+    path, link, other = tmp_path / "a", tmp_path / "link", tmp_path / "b"
+    path.write_text("1")
+    other.write_text("1")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    link.symlink_to(path)
+    files = WatchedFiles([link, tmp_path / "none"])
+    assert not files.changed()
+    path.write_text("12")
+    assert files.changed() and not files.changed()
+    link.unlink()
+    link.symlink_to(other)  # as Kubernetes replaces a secret
+    assert files.changed() and not files.changed()
+    link.unlink()
+    assert files.changed() and not files.changed()
+
+
+async def test_everything_is_refreshed_again_and_again(monkeypatch):
+    monkeypatch.setattr(watched, "LOOK_S", 0.0)
+    often = asyncio.Event()
+
+    class Counter:
+        count = 0
+
+        def refresh(self):
+            self.count += 1
+            if self.count == 3:
+                often.set()
+
+    counters = [Counter(), Counter()]
+    task = asyncio.create_task(keep_fresh(counters))
+    await often.wait()
+    task.cancel()
+    assert counters[0].count >= 3 and counters[1].count >= 2
+
+
+async def test_without_files_there_is_nothing_to_do():
+    await keep_fresh([])
