@@ -15,7 +15,8 @@ from types import FrameType
 from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, MissingDependency
-from router.settings import ENV_PREFIX, SECRETS, Settings, help_texts, load, share
+from router.settings import SECRETS, Settings, help_texts, share
+from router.sources import ENV_PREFIX, load
 
 LOG = logging.getLogger("tandem.router")
 

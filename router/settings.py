@@ -1,30 +1,15 @@
-"""Settings of the router. Precedence: flags > TANDEM_... environment > --config file > the defaults here.
-
-Every field is a flag (`--next-token-s`), an environment variable (`TANDEM_NEXT_TOKEN_S`, lists comma-separated) and a
-key of the file (`next_token_s` or `next-token-s`; YAML, TOML or JSON by its suffix). A name that is none of these is an
-error, because a misspelt limit that is silently ignored is no limit.
-"""
+"""Settings of the router: what can be set, and what is in range. `router/sources.py` says where they come from."""
 
 from __future__ import annotations
 
 import ast
-import difflib
 import itertools
-import json
-import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import get_args, get_origin, get_type_hints
 
-from router.contract.errors import BadSettings, MissingDependency
+from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 from router.contract.seal import check_key
-
-ENV_PREFIX = "TANDEM_"
-OTHER_ENV = ("TANDEM_TEST_", "TANDEM_SHIM_", "TANDEM_UP_", "TANDEM_BENCH_")
-"""Prefixes of variables that belong to other commands."""
 
 SECRETS = ("deployment_key", "admin_key", "engine_key")
 """Settings that are no flags, since everybody on a machine reads command lines, and that no message shows."""
@@ -202,112 +187,3 @@ def share(settings: Settings, slot: int, size: int) -> Settings:
 def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise BadSettings(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
-
-
-def load(flags: Mapping[str, object], env: Mapping[str, str], config: str | None) -> Settings:
-    """Settings from all sources, checked.
-
-    Args:
-        flags: those that were given, by field name.
-        env: the process environment.
-        config: path of a settings file, or None.
-    Raises:
-        BadSettings, MissingDependency: something cannot be read, is unknown, or is out of range.
-    """
-    values: dict[str, object] = {}
-    if config is not None:
-        values |= _known(_read_file(Path(config)), f"in {config}")
-    values |= _from_env(env)
-    values |= flags
-    hints = get_type_hints(Settings)
-    # Any: _convert returns what the field's type says, which the type checker cannot follow through a mapping.
-    return check(Settings(**{name: _convert(name, value, hints[name]) for name, value in values.items()}))  # type: ignore[arg-type]
-
-
-def _from_env(env: Mapping[str, str]) -> dict[str, object]:
-    ours = {
-        name.removeprefix(ENV_PREFIX).lower(): value
-        for name, value in env.items()
-        if name.startswith(ENV_PREFIX) and not name.startswith(OTHER_ENV) and not _is_service_link(name, value)
-    }
-    return _known(ours, "in the environment")
-
-
-def _is_service_link(name: str, value: str) -> bool:
-    """True for what Kubernetes injects for a Service whose name starts with `tandem`, such as TANDEM_PORT=tcp://..."""
-    return value.startswith(("tcp://", "udp://")) or re.search(r"_SERVICE_(HOST|PORT)|_PORT_\d+_", name) is not None
-
-
-def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
-    names = [one.name for one in fields(Settings)]
-    known: dict[str, object] = {}
-    for given, value in values.items():
-        name = given.replace("-", "_")
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            raise BadSettings(f"There is no setting {given!r} ({where}){hint}")
-        known[name] = value
-    return known
-
-
-def _read_file(path: Path) -> dict[str, object]:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f"The settings file {path} cannot be read: {error}.") from error
-    try:
-        if path.suffix == ".toml":
-            values: object = tomllib.loads(text)
-        elif path.suffix in (".yaml", ".yml"):
-            values = _read_yaml(text)
-        else:
-            values = json.loads(text)
-    except ValueError as error:
-        raise BadSettings(f"The settings file {path} is not valid: {error}.") from error
-    if not isinstance(values, dict):
-        raise BadSettings(f"The settings file {path} must hold one table of settings.")
-    return values
-
-
-def _read_yaml(text: str) -> object:
-    try:
-        import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - needed for YAML files only
-    except ImportError as error:
-        raise MissingDependency("YAML settings need PyYAML; install it or write the file as TOML or JSON.") from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error).replace("\n", " ")) from error
-
-
-def _convert(name: str, value: object, wanted: object) -> object:
-    """`value` as the field's type; text stands for any type, as flags and environment give it."""
-    try:
-        if get_origin(wanted) is tuple:
-            assert get_args(wanted) == (str, ...)  # the only kind of list there is
-            parts = value.split(",") if isinstance(value, str) else value
-            if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
-                raise ValueError("a list of strings is wanted")
-            return tuple(part.strip().rstrip("/") for part in parts if part.strip())
-        if wanted is bool:
-            return _as_bool(value)
-        if wanted is int and isinstance(value, (int, str)) and not isinstance(value, bool):
-            return int(value)
-        if wanted is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            return float(value)
-        if wanted is str and isinstance(value, str):
-            return value
-        if wanted is Mode and isinstance(value, str):
-            return Mode(value)
-    except ValueError as error:
-        raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
-    raise BadSettings(f"{name} cannot be {'what it is set to' if name in SECRETS else repr(value)}.")
-
-
-def _as_bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
-        return value.lower() in ("1", "true", "yes", "on")
-    raise ValueError("true or false is wanted")
