@@ -240,6 +240,6 @@ async def test_an_engine_that_nobody_vouches_for_is_not_believed(data_path, cert
         pool = r.parts.router.pool(await r.decode.start())
         r.parts.router._pools[r.parts.router.fleet.pools["m"].solos[0].instance.url] = pool
         answer = await r.client.post(PATH, json=BODY)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "leg_unreachable")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "decode_unreachable")
         assert "TLS failed" in answer.json()["error"]["message"]
         assert not r.decode.seen
