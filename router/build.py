@@ -26,20 +26,12 @@ from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
 from router.api.watched import keep_fresh
 from router.api.watching import Shown
-from router.contract.seal import Seal
-from router.core.admission import Admission
-from router.core.breaker import BreakerRules
-from router.core.burden import Burdens
+from router.build_router import build_router
 from router.core.fleet import Member
-from router.core.placement import Desk, Rules
-from router.core.policy_table import decode_policy, prefill_policy
-from router.core.timing import Deadlines
 from router.driver.reaper import Reaper
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
-from router.legs.access import EngineAccess
-from router.legs.pool import PoolLimits
 from router.observe.families import counters, gauge
 from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
@@ -48,7 +40,7 @@ from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.recovery import Recovery
-from router.vitals import health_metrics
+from router.vitals import health_metrics, line_metrics
 from router.workers.figures import SAVE_EVERY_S, Figures, Place
 from router.workers.lines import LineSink
 
@@ -80,37 +72,6 @@ class Parts:
     def render_metrics(self) -> bytes:
         """The metrics in Prometheus' text format."""
         return self.telemetry.render() if self.figures is None else self.figures.render()
-
-
-def build_router(settings: Settings, access: EngineAccess | None = None) -> Router:
-    """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
-    rules = Rules(
-        mode=settings.mode,
-        local_below_chars=settings.local_below_chars,
-        prefill_policy=prefill_policy(settings.prefill_policy),
-        decode_policy=decode_policy(settings.decode_policy),
-    )
-    conduct = Conduct(
-        deadlines=Deadlines(
-            prefill_s=settings.prefill_s,
-            prefill_token_s=settings.prefill_token_s,
-            first_token_s=settings.first_token_s,
-            next_token_s=settings.next_token_s,
-            stalled_s=settings.stalled_s,
-            total_s=settings.total_s,
-        ),
-        pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
-        access=access or EngineAccess(),
-        attempts=settings.attempts,
-        cancels_prefill=settings.prefill_cancel == "anytime",
-        # Container restarts repeat host name and process id.
-        owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
-        seal=Seal(settings.deployment_key),
-        breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
-        retry_share=settings.retry_share,
-        retry_floor_per_s=settings.retry_floor_per_s,
-    )
-    return Router(Desk(rules), Burdens(), Admission(settings.max_requests, settings.max_tokens), conduct)
 
 
 def build_parts(settings: Settings, place: Place | None = None) -> Parts:
@@ -185,6 +146,7 @@ def _gauges(parts: Parts) -> list[Metric]:
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         *health_metrics(router),
         gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
+        *line_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
         *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
         *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),

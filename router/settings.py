@@ -67,6 +67,20 @@ class Settings:
     """Requests in flight above which new ones get 503."""
     max_tokens: int = 0
     """Estimated prompt tokens in flight above which new requests get 503; 0: no limit."""
+    model_max_requests: int = 0
+    """Requests in flight of one model; 0: no limit."""
+    model_max_tokens: int = 0
+    """Estimated prompt tokens in flight of one model; 0: no limit."""
+    caller_max_requests: int = 0
+    """Requests in flight or waiting of one API key, above which it gets 429; 0: no limit."""
+    caller_max_tokens: int = 0
+    """Estimated prompt tokens in flight or waiting of one API key, above which it gets 429; 0: no limit."""
+    queue_requests: int = 0
+    """Requests that may wait for admission instead of getting 503; 0: none."""
+    queue_tokens: int = 0
+    """Estimated prompt tokens that may wait; 0: no limit."""
+    queue_s: float = 60.0
+    """Seconds for which a request may wait for admission."""
     max_body_bytes: int = 16 * 1024 * 1024
     """Largest request body; images travel inside it."""
     max_head_bytes: int = 64 * 1024

@@ -33,3 +33,12 @@ def health_metrics(router: Router) -> list[Metric]:
         counters("tandem_breaker_trips", "Breakers that opened, of instances and of pairs", "of", dict(health.trips)),
         counters("tandem_retries_denied", "Retries that were not made", "why", {"budget": router.retries_denied}),
     ]
+
+
+def line_metrics(router: Router) -> list[Metric]:
+    """Who waits for admission."""
+    admission = router.admission
+    return [
+        gauge("tandem_queue_requests", "Requests that wait for admission", [((), float(admission.waiting))]),
+        gauge("tandem_queue_tokens", "Their estimated prompt tokens", [((), float(admission.waiting_tokens))]),
+    ]

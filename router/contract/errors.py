@@ -8,7 +8,7 @@ TandemError
 |  +- QuotaExceeded       429     +- MediaUnsupported  415
 +- RouterError                 our own doing
 |  +- Overloaded          503     +- Draining          503     +- Impossible     500
-|  +- OutOfTime           504
+|  +- OutOfTime           504     +- QueueTimeout      503
 +- StoreError
 |  +- StoreDown           503
 +- FleetError                  nobody is there to do it
@@ -158,6 +158,12 @@ class Overloaded(RouterError):
     """Our budgets are full; Retry-After tells when to come again."""
 
     code = "overloaded"
+
+
+class QueueTimeout(RouterError):
+    """The request has waited for admission for as long as it may."""
+
+    code = "queue_timeout"
 
 
 class Draining(RouterError):

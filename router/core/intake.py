@@ -42,6 +42,8 @@ class Intake:
     """When the request had been read as a whole, monotonic seconds; all its times count from here."""
     caller: str = ""
     """The name of the API key that it came with, or empty where none is needed."""
+    priority: int = 0
+    """A smaller one comes in first where requests wait."""
 
     @property
     def prompt_tokens(self) -> int:

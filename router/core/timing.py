@@ -1,6 +1,7 @@
 """Timing: which deadline a request runs into next.
 
     phase         from                                      to                                    passes as
+    queue         the request has been read                 it is admitted                        queue_timeout
     prefill       its leg leaves                            prefill's answer                      prefill_timeout
     first_token   prefill's answer (local: leg leaves,      first byte of a streamed answer       first_token_timeout
                   with prefill's time on top)
@@ -33,6 +34,8 @@ class Deadlines:
     next_token_s: float = 30.0
     stalled_s: float = 60.0
     total_s: float = 600.0
+    queue_s: float = 60.0
+    """In the line for admission."""
 
     @property
     def shortest_s(self) -> float:

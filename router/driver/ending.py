@@ -8,15 +8,14 @@ from router.legs.answer import Verdict
 
 GONE_STATUS = 499  # noted for a client that left before it had an answer; never sent
 
-_GONE, _CLIENT_FAILED = Client.GONE, Client.FAILED
-_SERVED_WELL = (Outcome.SERVED, "")
+_GONE, _CLIENT_FAILED, _SERVED = Client.GONE, Client.FAILED, Outcome.SERVED
 
 
-def ending_of(client: Client, status: int, verdict: Verdict | None) -> tuple[Outcome, str]:
-    """Outcome and error code of a request whose client has come to stand there and has seen this HTTP status."""
+def ending_of(client: Client, status: int, verdict: Verdict | None) -> tuple[Outcome, str, int]:
+    """Outcome, error code and HTTP status of a request whose client stands there and has seen `status` (0: none)."""
     if client is _GONE:
-        return Outcome.ABANDONED, "client_gone"
+        return Outcome.ABANDONED, "client_gone", status or GONE_STATUS
     if client is _CLIENT_FAILED:
         assert verdict is not None  # every way into a failure sets it
-        return Outcome.REFUSED if 400 <= status < 500 else Outcome.FAILED, verdict.error.code
-    return _SERVED_WELL
+        return Outcome.REFUSED if 400 <= status < 500 else Outcome.FAILED, verdict.error.code, status
+    return _SERVED, "", status

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from router.contract.errors import Blame, Impossible, LegError, OutOfTime, TandemError
+from router.contract.errors import Blame, Impossible, LegError, OutOfTime, QueueTimeout, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.ledger import Outcome
 from router.core.intake import Intake
@@ -19,7 +19,7 @@ from router.core.lifecycle import START, Client, Edge, Effect, Node
 from router.core.placement import Refusal
 from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
-from router.driver.ending import GONE_STATUS, ending_of
+from router.driver.ending import ending_of
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
 _PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
-_WAITING, _GONE = Client.WAITING, Client.GONE
-_SERVED = Outcome.SERVED
-_NO_MARK, _BAD_INSTANCE = Mark.NONE, Mark.INSTANCE
+_WAITING = Client.WAITING
+_SERVED, _NO_MARK, _BAD_INSTANCE = Outcome.SERVED, Mark.NONE, Mark.INSTANCE
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 
@@ -44,6 +43,8 @@ _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 class Exchange(Facts):
     """Answers one client. Everything happens on the event loop that its Router belongs to."""
 
+    waits = False
+    """It has not been admitted yet."""
     _attempt: Attempt | None = None
     _excluded: frozenset[InstanceId] = frozenset()
     _verdict: Verdict | None = None
@@ -65,8 +66,17 @@ class Exchange(Facts):
 
     # Facts.
 
+    def wait(self) -> None:
+        """It stands in the line for admission: `open` follows, or its end."""
+        self.waits = True
+        self._be_due(self.arrived_at + self._router.deadlines.queue_s)
+
     def open(self) -> None:
         """Place the request and send its legs, or refuse it."""
+        if self.waits:
+            self.waits = False
+            self.queued_s = monotonic() - self.arrived_at - self.door_s
+            self.due_at = self.total_at
         self._place()
         self.placed_s = monotonic() - self.arrived_at
 
@@ -129,6 +139,9 @@ class Exchange(Facts):
         """A deadline may have passed; the sweep calls this no earlier than `due_at`."""
         if now >= self.total_at:
             self.expire(OutOfTime("The request's total deadline has passed; ask for less or allow more time."))
+            return
+        if self.waits:
+            self.expire(QueueTimeout("The request has waited for its turn for as long as it may; try again shortly."))
             return
         deadlines, start = self._router.deadlines, self.arrived_at
         moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
@@ -273,12 +286,9 @@ class Exchange(Facts):
         self._place()
 
     def _close(self) -> None:
-        client = self._node.stand.client
         self.ended_s = monotonic() - self.arrived_at
-        self.outcome, self.code = ending_of(client, self.status, self._verdict)
-        if client is _GONE:
-            self.status = self.status or GONE_STATUS
-        elif self.outcome is _SERVED and self._router.health.alert and self._attempt is not None:
+        self.outcome, self.code, self.status = ending_of(self._node.stand.client, self.status, self._verdict)
+        if self._router.health.alert and self.outcome is _SERVED and self._attempt is not None:
             self._attempt.praise(ended=True)
         if self._attempt is not None:
             self._attempt.close(fetched=self.first_byte_s > 0.0)

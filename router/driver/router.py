@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
-from router.contract.errors import Draining, TandemError
+from router.contract.errors import Draining, Overloaded, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.seal import Seal
-from router.core.admission import Admission
+from router.core.admission import WAIT, Admission
 from router.core.breaker import BreakerRules
+from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
@@ -62,7 +63,7 @@ class Conduct:
 class Router:
     """Belongs to one event loop."""
 
-    def __init__(self, desk: Desk, burdens: Burdens, admission: Admission, conduct: Conduct) -> None:
+    def __init__(self, desk: Desk, burdens: Burdens, admission: Admission[Exchange], conduct: Conduct) -> None:
         self.desk = desk
         self.burdens = burdens
         self.admission = admission
@@ -85,6 +86,7 @@ class Router:
         """Engines that were called because an attempt of ours ended early, by what came of it."""
         self.clerk: Clerk
         self._pools: dict[str, LegPool] = {}
+        self._letting_in = False
         self._turn = self._accrued_turn = 0
         self._ids: list[str] = []
 
@@ -94,13 +96,40 @@ class Router:
 
     def open(self, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float) -> Exchange | TandemError:
         """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""
-        refused = self.admission.admit(intake.prompt_tokens)
-        if refused is not None:
-            return refused
+        entrance = self.admission.admit(intake)
+        if isinstance(entrance, TandemError):
+            return entrance
         exchange = Exchange(self, client, intake, request_id, min(total_s, self.deadlines.total_s))
         self.live.add(exchange)
-        exchange.open()
+        if entrance is WAIT:
+            self._let_wait(exchange)
+        else:
+            exchange.open()
         return exchange
+
+    def _let_wait(self, exchange: Exchange) -> None:
+        exchange.wait()
+        lost = self.admission.wait(exchange)
+        if lost is not None:
+            lost.expire(Overloaded("Requests of a better priority have taken all places in the line; try again."))
+
+    def _let_in(self) -> None:
+        """Whoever waits and fits is carried out; those that end at once make room for more, in the same loop."""
+        if self._letting_in:
+            return
+        self._letting_in = True
+        try:
+            while (exchange := self.admission.next()) is not None:
+                exchange.open()
+        finally:
+            self._letting_in = False
+
+    def set_budget(self, scope: Scope, name: str, budget: Budget) -> None:
+        """The budget of everybody, of a model or of a caller holds from here on (see Admission.set_budget)."""
+        waiting = scope is Scope.CALLER  # a model counts only what has come in
+        in_flight = [one.intake for one in self.live if waiting or not one.waits]
+        self.admission.set_budget(scope, name, budget, in_flight)
+        self._let_in()
 
     def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """The instances for one attempt of this request, by the fleet as it is known here."""
@@ -130,8 +159,13 @@ class Router:
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome; it is counted and forgotten."""
         self.live.discard(exchange)
-        self.admission.release(exchange.intake.prompt_tokens)
+        if exchange.waits:
+            self.admission.leave(exchange)
+        else:
+            self.admission.release(exchange.intake)
         self.clerk.put(exchange)
+        if self.admission.waiting:
+            self._let_in()
 
     def count_take_back(self, status: int) -> None:
         """A call that takes an attempt back has ended with this HTTP status, or with 0 for none."""

@@ -274,3 +274,32 @@ async def test_overload_is_refused_at_once_and_sends_no_leg(data_path):
             request.cancel()
         await asyncio.gather(*held, return_exceptions=True)
         await r.come_to_rest()
+
+
+async def test_who_waits_for_admission_is_served_in_turn_and_may_leave(data_path):
+    async with rig(data_path=data_path, max_requests=1, queue_requests=2) as r:
+        r.behave(r.decode, fault=Fault.HANG, times=1)
+        held = asyncio.create_task(r.client.post(PATH, json=BODY))
+        await until(lambda: len(r.decode.seen) == 1)
+        leaves, waits = (asyncio.create_task(r.client.post(PATH, json=BODY)) for _ in range(2))
+        await until(lambda: r.parts.router.admission.waiting == 2)
+        assert (await r.client.post(PATH, json=BODY)).json()["error"]["code"] == "overloaded"
+        leaves.cancel()
+        await until(lambda: r.parts.router.admission.waiting == 1)
+        held.cancel()
+        assert (await waits).status_code == 200
+        await asyncio.gather(held, leaves, return_exceptions=True)
+        await r.come_to_rest()
+        assert len(r.decode.seen) == 2, "who left in the line has sent no leg"
+
+
+async def test_who_waits_for_too_long_is_told_to_come_again(data_path):
+    async with rig(data_path=data_path, max_requests=1, queue_requests=2, queue_s=0.1) as r:
+        r.behave(r.decode, fault=Fault.HANG)
+        held = asyncio.create_task(r.client.post(PATH, json=BODY))
+        await until(lambda: len(r.decode.seen) == 1)
+        answer = await r.client.post(PATH, json=BODY)
+        assert (answer.status_code, code_of(answer), answer.headers["retry-after"]) == (503, "queue_timeout", "1")
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        await r.come_to_rest()

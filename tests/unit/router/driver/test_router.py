@@ -2,7 +2,8 @@ import re
 
 from router.contract.errors import Draining, Overloaded
 from router.contract.instance import Mode
-from router.core.admission import Admission
+from router.core.admission import Admission, Limits
+from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.intake import Endpoint, Intake
@@ -24,8 +25,9 @@ class Books:
         pass
 
 
-def router(max_requests=10, mode=Mode.PUSH) -> tuple[Router, Books]:
-    made, books = Router(Desk(Rules(mode=mode)), Burdens(), Admission(max_requests, 0), Conduct()), Books()
+def router(max_requests=10, mode=Mode.PUSH, limits=None) -> tuple[Router, Books]:
+    admission = Admission(max_requests, 0, limits)
+    made, books = Router(Desk(Rules(mode=mode)), Burdens(), admission, Conduct()), Books()
     made.attach(None, books)
     return made, books
 
@@ -130,3 +132,101 @@ def test_take_backs_are_counted_by_what_came_of_them():
     for status in (200, 403, 0, 200):
         made.count_take_back(status)
     assert made.take_backs == {"told": 2, "refused": 1, "failed": 1}
+
+
+class Ledger:
+    def __init__(self):
+        self.entries = []
+
+    def post(self, entry):
+        self.entries.append(entry)
+
+
+def queueing(num_waiting=3) -> tuple[Router, Books, Ledger]:
+    """One request may be in flight, others wait; prefill and decode take legs that nobody dials."""
+    made, books = router(max_requests=1, limits=Limits(waiting_requests=num_waiting))
+    ledger = Ledger()
+    made.attach(ledger, books)
+    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    return made, books, ledger
+
+
+def enter(made: Router, **fields) -> Exchange:
+    exchange = made.open(KeptClient(), Intake(Endpoint.CHAT, b"{}", "m", False, "", **fields), made.mint(), 100.0)
+    assert isinstance(exchange, Exchange)
+    return exchange
+
+
+async def test_x4_a_refused_request_sends_no_leg_and_leaves_no_record_in_the_store():
+    made, _, ledger = queueing(num_waiting=0)
+    enter(made)
+    assert isinstance(made.open(KeptClient(), intake(), made.mint(), 1.0), Overloaded)
+    made.clerk.work_off()
+    assert len(ledger.entries) == 1 and made.pool("http://d0:8000").num_busy == 1
+    made.abort()
+
+
+async def test_who_waits_has_no_leg_and_no_ticket_until_its_turn_comes():
+    made, _, ledger = queueing()
+    first, second = enter(made), enter(made)
+    made.clerk.work_off()
+    assert (second.waits, second.attempts, len(ledger.entries), made.admission.waiting) == (True, 0, 1, 1)
+    first.on_client_gone()
+    assert (second.waits, second.attempts, made.admission.waiting) == (False, 1, 0)
+    assert second.queued_s > 0 and second.due_at <= second.total_at
+    made.abort()
+
+
+async def test_a_waiting_client_that_leaves_is_out_of_the_line():
+    made, books, ledger = queueing()
+    first, second, third = enter(made), enter(made), enter(made)
+    second.on_client_gone()
+    assert made.admission.waiting == 1 and third.waits
+    made.clerk.work_off()
+    assert [record.code for record in books.records] == ["client_gone"] and len(ledger.entries) == 1
+    first.on_client_gone()
+    assert not third.waits
+    made.abort()
+
+
+async def test_who_has_waited_for_too_long_is_told_so():
+    made, books, _ = queueing()
+    enter(made)
+    waiting = enter(made)
+    assert waiting.due_at == waiting.arrived_at + made.deadlines.queue_s
+    waiting.on_due(waiting.due_at)
+    error = waiting._client.refused
+    assert (error.code, error.http_status) == ("queue_timeout", 503) and made.admission.waiting == 0
+    made.clerk.work_off()
+    assert books.records[0].attempts == 0
+    made.abort()
+
+
+async def test_many_that_fail_at_once_let_the_whole_line_in():
+    made, _, _ = queueing(num_waiting=3000)
+    first = enter(made)
+    others = [enter(made) for _ in range(3000)]
+    made.take_fleet(fold([], made.burdens, 0.0))
+    first.on_client_gone()
+    assert [one._client.refused.code for one in others] == ["no_prefill"] * 3000
+    assert not made.live and made.admission.requests == made.admission.waiting == 0
+
+
+async def test_a_better_priority_takes_the_last_place():
+    made, _, _ = queueing(num_waiting=1)
+    enter(made)
+    lost, better = enter(made, priority=5), enter(made, priority=1)
+    assert lost._client.refused.code == "overloaded" and better.waits
+    made.abort()
+    assert made.admission.waiting == 0 and not made.live
+
+
+async def test_a_larger_budget_lets_those_in_who_wait():
+    made, _, _ = queueing()
+    enter(made)
+    waiting = enter(made)
+    made.set_budget(Scope.TOTAL, "", Budget(2))
+    assert not waiting.waits
+    made.set_budget(Scope.CALLER, "", Budget(2))
+    made.abort()
+    assert made.admission.requests == 0

@@ -1,0 +1,64 @@
+"""A Router of its settings: budgets, deadlines, policies and how engines are reached. Part of the build."""
+
+from __future__ import annotations
+
+import os
+import socket
+from math import inf
+
+from router.contract.seal import Seal
+from router.core.admission import Admission, Limits
+from router.core.breaker import BreakerRules
+from router.core.budgets import Budget
+from router.core.burden import Burdens
+from router.core.placement import Desk, Rules
+from router.core.policy_table import decode_policy, prefill_policy
+from router.core.timing import Deadlines
+from router.driver.exchange import Exchange
+from router.driver.router import Conduct, Router
+from router.legs.access import EngineAccess
+from router.legs.pool import PoolLimits
+from router.settings import Settings
+
+
+def build_router(settings: Settings, access: EngineAccess | None = None) -> Router:
+    """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
+    rules = Rules(
+        mode=settings.mode,
+        local_below_chars=settings.local_below_chars,
+        prefill_policy=prefill_policy(settings.prefill_policy),
+        decode_policy=decode_policy(settings.decode_policy),
+    )
+    conduct = Conduct(
+        deadlines=Deadlines(
+            prefill_s=settings.prefill_s,
+            prefill_token_s=settings.prefill_token_s,
+            first_token_s=settings.first_token_s,
+            next_token_s=settings.next_token_s,
+            stalled_s=settings.stalled_s,
+            total_s=settings.total_s,
+            queue_s=settings.queue_s,
+        ),
+        pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
+        access=access or EngineAccess(),
+        attempts=settings.attempts,
+        cancels_prefill=settings.prefill_cancel == "anytime",
+        # Container restarts repeat host name and process id.
+        owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
+        seal=Seal(settings.deployment_key),
+        breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
+        retry_share=settings.retry_share,
+        retry_floor_per_s=settings.retry_floor_per_s,
+    )
+    return Router(Desk(rules), Burdens(), build_admission(settings), conduct)
+
+
+def build_admission(settings: Settings) -> Admission[Exchange]:
+    """The budgets and the line of these settings, in which 0 means that there is no limit."""
+    limits = Limits(
+        model=Budget(settings.model_max_requests or inf, settings.model_max_tokens or inf),
+        caller=Budget(settings.caller_max_requests or inf, settings.caller_max_tokens or inf),
+        waiting_requests=settings.queue_requests,
+        waiting_tokens=settings.queue_tokens or inf,
+    )
+    return Admission(settings.max_requests, settings.max_tokens, limits)

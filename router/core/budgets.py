@@ -1,0 +1,96 @@
+"""Budgets: how many requests and estimated prompt tokens may be in flight, of everybody, of a model, of a caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+
+class Scope(StrEnum):
+    """Whose budget it is."""
+
+    TOTAL = "total"
+    MODEL = "model"
+    CALLER = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be in flight at once; 0 requests let nothing in.
+
+    A single request that is larger than a whole token budget fits when it is alone, since refusing it for ever would
+    help nobody.
+    """
+
+    requests: float = inf
+    tokens: float = inf
+
+
+UNLIMITED = Budget()
+
+
+class Account:
+    """A budget, and what is taken of it."""
+
+    __slots__ = ("budget", "requests", "tokens")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.requests = 0
+        self.tokens = 0
+
+    def fits(self, tokens: int) -> bool:
+        """True when one more request of so many tokens is within the budget."""
+        budget = self.budget
+        return self.requests < budget.requests and (not self.requests or self.tokens + tokens <= budget.tokens)
+
+    def take(self, tokens: int) -> None:
+        """It is taken, within the budget or not."""
+        self.requests += 1
+        self.tokens += tokens
+
+    def give(self, tokens: int) -> None:
+        """It is given back."""
+        self.requests -= 1
+        self.tokens -= tokens
+
+
+class Accounts:
+    """The accounts of one Scope by name; an idle one is forgotten."""
+
+    __slots__ = ("_default", "_of", "_own", "counting")
+
+    def __init__(self, default: Budget) -> None:
+        self._default = default
+        self._own: dict[str, Budget] = {}
+        self._of: dict[str, Account] = {}
+        self.counting = default != UNLIMITED
+        """False while nobody here has a limit, so that nothing need be counted."""
+
+    def of(self, name: str) -> Account:
+        """The account of this name, kept while something is taken of it."""
+        account = self._of.get(name)
+        return account if account is not None else Account(self._own.get(name, self._default))
+
+    def take(self, name: str, tokens: int) -> None:
+        """One request is taken."""
+        account = self._of[name] = self.of(name)
+        account.take(tokens)
+
+    def give(self, name: str, tokens: int) -> None:
+        """One request that was taken is given back."""
+        account = self._of[name]
+        account.give(tokens)
+        if not account.requests:
+            del self._of[name]
+
+    def set_budget(self, name: str, budget: Budget) -> None:
+        """The budget of one name, or with an empty name that of all that have none of their own."""
+        self.counting = True
+        if name:
+            self._own[name] = budget
+        else:
+            self._default = budget
+        for one, account in self._of.items():
+            account.budget = self._own.get(one, self._default)
