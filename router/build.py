@@ -28,9 +28,10 @@ from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.build_router import build_router
 from router.core.fleet import Member
+from router.discovery.listings import listings_of
+from router.discovery.servers import Servers
 from router.driver.reaper import Reaper
 from router.driver.router import Router
-from router.driver.static_fleet import StaticFleet
 from router.driver.watch import FleetSource, FleetWatch
 from router.observe.families import counters, gauge
 from router.observe.requestlog import RequestLog
@@ -59,7 +60,7 @@ class Parts:
     request_log: RequestLog | None
     redis: StoreClient | None
     ledger: Ledger | None
-    static: StaticFleet | None
+    servers: Servers | None
     reaper: Reaper | None
     security: Security
     figures: Figures | None = None
@@ -83,22 +84,19 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     telemetry = Telemetry(*told)
     redis = connect(settings.store) if settings.store else None
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
-    static = (
-        StaticFleet((*settings.prefill, *settings.decode), security.access)
-        if settings.prefill or settings.decode
-        else None
-    )
+    listings = listings_of(settings)
+    servers = Servers(listings, router.make_pool) if listings else None
     sources: list[FleetSource] = []
     if redis is not None:
         sources.append(FleetStore(redis, settings.namespace))
-    if static is not None:
-        sources.append(static)
+    if servers is not None:
+        sources.append(servers)
     router.attach(ledger, telemetry)
-    watch = FleetWatch(router, sources, settings.fleet_poll_s)
+    watch = FleetWatch(router, sources, settings.fleet_poll_s, servers)
     reaper = None
     if redis is not None and ledger is not None:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
-    parts = Parts(router, watch, telemetry, request_log, redis, ledger, static, reaper, security)
+    parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security)
     telemetry.watch(functools.partial(_gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
@@ -201,8 +199,8 @@ async def _close(parts: Parts) -> None:
         await parts.reaper.resign()
     if parts.redis is not None:
         await parts.redis.aclose()
-    if parts.static is not None:
-        await parts.static.aclose()
+    if parts.servers is not None:
+        await parts.servers.aclose()
     if parts.request_log is not None:
         await asyncio.to_thread(parts.request_log.close)
     if parts.figures is not None:

@@ -38,6 +38,15 @@ class Mode(StrEnum):
     """Decode computes the prompt itself; there is no prefill leg."""
 
 
+class EngineKind(StrEnum):
+    """Whose contract an instance speaks."""
+
+    TANDEM = "tandem"
+    """An engine with our shim: it tells who it is, takes attempts back and fails honestly."""
+    VLLM = "vllm"
+    """A plain vLLM server with a NIXL connector, or none: who it is must be given or found out."""
+
+
 @dataclass(frozen=True, slots=True)
 class KVIdentity:
     """All that a peer must know, before the first request, to exchange KV cache with this instance."""
@@ -45,15 +54,24 @@ class KVIdentity:
     engine_id: EngineId
     side_channel_host: str
     side_channel_port: int
-    layout: KVLayout
+    layout: KVLayout | None
+    """None for an engine that does not tell it."""
     compat_hash: str
     """Digest of everything that must be equal on both sides: model, weights, dtype, heads, layers, protocol version."""
     modes: tuple[Mode, ...]
     tp_size: int = 1
+    """0: not known, of a decode instance that nobody needs to call."""
     pp_size: int = 1
     dp_rank: int = 0
     takes_back: bool = False
     """It serves `POST /kv/cancel`: a finished prefill that nobody will fetch can be taken back at once."""
+    block_tokens: int = 0
+    """Tokens of a KV block where there is no layout; 0: not known."""
+
+    @property
+    def tokens_per_block(self) -> int:
+        """Tokens of a KV block, or 0 when it is not known."""
+        return self.block_tokens if self.layout is None else self.layout.block_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,19 @@ class Instance:
     kv: KVIdentity | None
     """None for an engine that cannot hand KV cache over; it then serves local mode only."""
     draining: bool = False
+    engine: EngineKind = EngineKind.TANDEM
+    aliases: tuple[str, ...] = ()
+    """Names that it serves beside `model`: other served names and LoRA adapters."""
+    dp_size: int = 1
+    """Above 1, one server at `url` has so many data-parallel ranks, and this instance is one of them."""
+    zone: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    """What operators have written beside it, by name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every model name that it serves."""
+        return (self.model, *self.aliases)
 
 
 @dataclass(frozen=True, slots=True)

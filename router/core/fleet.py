@@ -18,6 +18,7 @@ from typing import Protocol
 from router.contract.ids import InstanceId
 from router.contract.instance import Instance, Load, Mode, Role
 from router.core.burden import Burden, Burdens
+from router.core.pairing import feeds
 from router.core.roster import Roster
 
 
@@ -47,6 +48,8 @@ class Member:
     """The one part that changes; it is the same object in every snapshot, so legs of older ones still count."""
     room_tokens: int | None = None
     """Tokens whose KV cache it had room for at its last heartbeat; None when it has not told."""
+    lines: bytes = b""
+    """Header lines that every leg to it carries, each ending in CRLF."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,11 @@ class Fleet:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Everyone, ordered by model and id."""
-        return tuple(member for _, pool in sorted(self.pools.items()) for member in pool.members)
+        """Everyone once, ordered by model and id."""
+        listed = (
+            member for name, pool in sorted(self.pools.items()) for member in pool.members if _is_own(member, name)
+        )
+        return tuple(listed)
 
     @property
     def serves(self) -> bool:
@@ -113,12 +119,12 @@ def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
         if sighting.lease_left_s > 0 and (known is None or known.instance.epoch < instance.epoch):
             burden = burdens.of(instance.instance_id)
             burden.hear(sighting.load)
-            newest[instance.instance_id] = Member(
-                instance, sighting.load, burden, _room_tokens(instance, sighting.load)
-            )
+            room_tokens = _room_tokens(instance, sighting.load)
+            newest[instance.instance_id] = Member(instance, sighting.load, burden, room_tokens, _lines(instance))
     by_model: dict[str, list[Member]] = {}
     for _, member in sorted(newest.items()):
-        by_model.setdefault(member.instance.model, []).append(member)
+        for name in member.instance.names:
+            by_model.setdefault(name, []).append(member)
     return Fleet({model: _pool(model, tuple(members)) for model, members in by_model.items()}, now)
 
 
@@ -147,7 +153,9 @@ def _of_role(members: tuple[Member, ...], role: Role) -> tuple[Member, ...]:
 def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mode) -> Pairing:
     decodes_of: dict[InstanceId, Roster] = {}
     for member in prefills:
-        feedable = Roster(other for other in decodes if other is not member and _feeds(member, other, mode))
+        feedable = Roster(
+            other for other in decodes if other is not member and feeds(member.instance, other.instance, mode)
+        )
         if feedable:
             decodes_of[member.instance.instance_id] = feedable
     return Pairing(Roster(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
@@ -157,12 +165,17 @@ def _room_tokens(instance: Instance, load: Load) -> int | None:
     """A Load of zeros is no heartbeat: an idle engine has free blocks."""
     if instance.kv is None or not (load.free_blocks or load.held_blocks or load.running_seqs or load.waiting_seqs):
         return None
-    return load.free_blocks * instance.kv.layout.block_tokens
+    size = instance.kv.tokens_per_block
+    return load.free_blocks * size if size else None
 
 
-def _feeds(member: Member, other: Member, mode: Mode) -> bool:
-    """True when `other` can take `member`'s KV cache."""
-    source, target = member.instance.kv, other.instance.kv
-    if source is None or target is None:
-        return False
-    return source.compat_hash == target.compat_hash and mode in source.modes and mode in target.modes
+def _is_own(member: Member, name: str) -> bool:
+    """True for the model's own name, false for an alias."""
+    return member.instance.model == name
+
+
+def _lines(instance: Instance) -> bytes:
+    """vLLM's own header names the data-parallel rank; without it the server would choose one."""
+    if instance.dp_size == 1 or instance.kv is None:
+        return b""
+    return b"x-data-parallel-rank: %d\r\n" % instance.kv.dp_rank

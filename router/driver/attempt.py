@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame
 from router.contract.ids import InstanceId
-from router.contract.instance import Mode
+from router.contract.instance import EngineKind, Mode
 from router.core.burden import Burden
 from router.core.health import keys_of, pair_of
 from router.core.intake import Endpoint
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from router.core.placement import Placement
     from router.driver.exchange import Exchange
     from router.driver.router import Router
+    from router.legs.answer import Verdict
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
-_PUSH, _PULL, _PREFILL = Mode.PUSH, Mode.PULL, Blame.PREFILL
+_PUSH, _PULL, _PREFILL, _ROUTER = Mode.PUSH, Mode.PULL, Blame.PREFILL, Blame.ROUTER
+_VLLM = EngineKind.VLLM
 
 
 class Attempt:
@@ -35,6 +37,8 @@ class Attempt:
     _prefill: PrefillLeg | None = None
     _decode: DecodeLeg | None = None
     _prefill_burden: Burden | None = None
+    withheld: Verdict | None = None
+    """How decode has failed, until prefill has said whether it is who decode was told it is."""
 
     def __init__(
         self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str, sent_at: float
@@ -61,7 +65,7 @@ class Attempt:
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
         body = prefill_body(intake.body, prefill_params_json(transfer_id))
         self._prefill = leg = PrefillLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, intake.trace, body))
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, prefill.lines + intake.trace, body))
 
     def send_decode(self, left_s: float, handed_over: bytes) -> None:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
@@ -72,9 +76,10 @@ class Attempt:
             body = decode_body(body, push_params_json(transfer_id, placement.prefill.instance.kv))
         elif placement.mode is _PULL:
             body = decode_body(body, handed_over)
-        pool = self._router.pool(placement.decode.instance.url)
+        decode = placement.decode
+        pool = self._router.pool(decode.instance.url)
         self._decode = leg = DecodeLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, intake.trace, body))
+        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, decode.lines + intake.trace, body))
 
     def pause_decode(self) -> None:
         """Decode is held back."""
@@ -92,12 +97,36 @@ class Attempt:
             if self._decode is not None:
                 self._decode.cancel()
             self._release_decode()
-        elif not self._router.conduct.cancels_prefill:
+        elif not self._router.conduct.cancels_prefill or self._strands_seats():
             self.leave_prefill()
         else:
             if self._prefill is not None:
                 self._prefill.cancel()
             self.release_prefill()
+
+    def _strands_seats(self) -> bool:
+        """True when cancelling prefill would leave decode with blocks that nobody can free.
+
+        Of plain vLLM in push mode: a decode that has registered keeps its blocks until prefill's WRITE arrives, even
+        when its own request has been aborted. One that has refused the request (4xx) has registered nothing.
+        """
+        placement, decode = self.placement, self._decode
+        if placement.mode is not _PUSH or placement.decode.instance.engine is not _VLLM:
+            return False
+        return decode is not None and not (decode.ended and 400 <= decode.status < 500)
+
+    def withholds(self, verdict: Verdict) -> bool:
+        """True when decode's failure is to wait for prefill's answer, which may show that prefill is to blame.
+
+        A plain vLLM decode that is told of a prefill start that is over answers 500, and does not say why.
+        """
+        placement, prefill = self.placement, self._prefill
+        if placement.mode is not _PUSH or placement.decode.instance.engine is not _VLLM:
+            return False
+        if prefill is None or prefill.ended or self._decode is None or self._decode.status != 500:
+            return False
+        self.withheld = verdict
+        return True
 
     def leave_prefill(self) -> None:
         """Prefill finishes on its own and weighs until then; nobody hears of it."""
@@ -168,6 +197,10 @@ class Attempt:
         prefill, decode = self.placement.prefill, self.placement.decode
         name = prefill.instance.instance_id if prefill is not None else ""
         return Earlier(name, decode.instance.instance_id, sent_s, ended_s, code)
+
+    def avoided(self, blamed: Blame) -> frozenset[InstanceId]:
+        """Whom another attempt should not meet again: who plays the blamed role, or nobody."""
+        return frozenset() if blamed is _ROUTER else frozenset((self.instance_of(blamed),))
 
     def instance_of(self, side: Blame) -> InstanceId:
         """Who plays this role; decode in local mode, where it plays both."""

@@ -98,8 +98,11 @@ class Exchange(Facts):
             if self._router.health.alert:
                 attempt.praise_prefill()
             self._step(_PREFILL_DONE)
+            if attempt.withheld is not None:
+                self._fail(_DECODE, attempt.withheld)
         else:
-            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, _PREFILL))
+            blamed = self._router.blame(handed_over, attempt.placement.prefill.instance, body)
+            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, blamed))
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""
@@ -108,7 +111,8 @@ class Exchange(Facts):
         if not isinstance(moved, tuple):
             if not ended:
                 leg.cancel()
-            self._fail(_DECODE, moved)
+            if self._attempt is None or not self._attempt.withholds(moved):
+                self._fail(_DECODE, moved)
             return
         for edge in moved:
             self._step(edge)
@@ -181,14 +185,14 @@ class Exchange(Facts):
         self.expire(error)
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
-        """A leg of this side has failed: its failure is final, or another attempt is to cure it."""
+        """A leg of this side has failed for good, or another attempt is to cure it."""
         attempt = self._attempt
         if attempt is not None and verdict.mark is not _NO_MARK:
             attempt.blame(verdict)
         if self._node.stand.client is _WAITING:
             self._verdict = verdict
             if attempt is not None and verdict.retryable and self._may_retry():
-                self._excluded |= {attempt.instance_of(verdict.blamed)}
+                self._excluded |= attempt.avoided(verdict.blamed)
                 self._step(_LOST[side])
                 return
         elif side is _DECODE:

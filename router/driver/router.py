@@ -6,12 +6,14 @@ import asyncio
 import functools
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
-from router.contract.errors import Draining, Overloaded, TandemError
+from router.contract.errors import Blame, Draining, Overloaded, PeerGone, TandemError
 from router.contract.ids import InstanceId, RequestId
+from router.contract.instance import Instance
 from router.contract.seal import Seal
 from router.core.admission import WAIT, Admission
 from router.core.breaker import BreakerRules
@@ -60,6 +62,11 @@ class Conduct:
     """So many retries per second may go all the same."""
 
 
+def _learns_nothing(instance: Instance, answer: bytes) -> bool:
+    """Shims tell of their restarts themselves."""
+    return False
+
+
 class Router:
     """Belongs to one event loop."""
 
@@ -85,6 +92,8 @@ class Router:
         self.take_backs: Counter[str] = Counter()
         """Engines that were called because an attempt of ours ended early, by what came of it."""
         self.clerk: Clerk
+        self.relearn: Callable[[Instance, bytes], bool] = _learns_nothing
+        """True when the fleet has learned from this answer of prefill's that the instance is another start now."""
         self._pools: dict[str, LegPool] = {}
         self._letting_in = False
         self._turn = self._accrued_turn = 0
@@ -167,6 +176,14 @@ class Router:
         if self.admission.waiting:
             self._let_in()
 
+    def blame(self, error: TandemError, prefill: Instance, answer: bytes) -> Blame:
+        """Who is to be avoided when prefill's `answer` was good and its hand-over was not.
+
+        Nobody (Blame.ROUTER) when the fleet did not know of the engine's restart and has learned of it from the answer.
+        """
+        learned = isinstance(error, PeerGone) and self.relearn(prefill, answer)
+        return Blame.ROUTER if learned else Blame.PREFILL
+
     def count_take_back(self, status: int) -> None:
         """A call that takes an attempt back has ended with this HTTP status, or with 0 for none."""
         self.take_backs[result_of(status)] += 1
@@ -190,8 +207,12 @@ class Router:
         """The connections to the instance at this address."""
         pool = self._pools.get(url)
         if pool is None:
-            pool = self._pools[url] = LegPool(url, self.conduct.pool, self.conduct.access)
+            pool = self._pools[url] = self.make_pool(url)
         return pool
+
+    def make_pool(self, url: str) -> LegPool:
+        """Connections to this address for whatever is no leg."""
+        return LegPool(url, self.conduct.pool, self.conduct.access)
 
     def pools(self) -> dict[str, LegPool]:
         """All pools by URL."""

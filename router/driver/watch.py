@@ -9,12 +9,14 @@ answer misses stay beside those whom it names. Whoever is dead for all that cost
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
 from router.contract.errors import StoreError
+from router.contract.instance import Instance
 from router.core.fleet import Sighting, fold
 from router.driver.router import Router
 
@@ -31,10 +33,25 @@ class FleetSource(Protocol):
         """Who is there. Raises StoreError when that cannot be known."""
 
 
+class Learner(FleetSource, Protocol):
+    """A source that learns from answers who an instance is."""
+
+    def relearn(self, instance: Instance, answer: bytes) -> bool:
+        """True when prefill's `answer` shows that `instance` is another start now."""
+
+    def seen(self) -> Sequence[Sighting]:
+        """What it knows now."""
+
+
 class FleetWatch:
     """Looks at all sources every `period_s` seconds while `run` runs."""
 
-    def __init__(self, router: Router, sources: Sequence[FleetSource], period_s: float) -> None:
+    def __init__(
+        self, router: Router, sources: Sequence[FleetSource], period_s: float, learner: Learner | None = None
+    ) -> None:
+        """`learner` is one of the sources, or None."""
+        if learner is not None:
+            router.relearn = functools.partial(self._relearn, learner)
         self._router = router
         self._sources = sources
         self._period_s = period_s
@@ -61,6 +78,16 @@ class FleetWatch:
         await asyncio.gather(*(self._ask(number) for number in range(len(self._sources))))
         if not self.degraded:
             self.looked_at = monotonic()
+        self._give()
+
+    def _relearn(self, learner: Learner, instance: Instance, answer: bytes) -> bool:
+        if not learner.relearn(instance, answer):
+            return False
+        self._seen[self._sources.index(learner)] = learner.seen()
+        self._give()
+        return True
+
+    def _give(self) -> None:
         seen = (sighting for sightings in self._seen for sighting in sightings)
         self._router.take_fleet(fold(seen, self._router.burdens, monotonic()))
 

@@ -76,7 +76,7 @@ class Verdict:
     """What the client gets if this failure is final; None means the error's own envelope."""
     retryable: bool
     blamed: Blame
-    """The role whose instance another attempt should avoid."""
+    """The role whose instance another attempt should avoid; ROUTER: none."""
     mark: Mark = Mark.NONE
     rest_s: float = 0.0
     """For how long a busy instance wants to be left alone, seconds."""

@@ -6,8 +6,10 @@ token, is set or left out. Everything else goes through untouched, known or not,
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from router.contract.errors import Blame, LegBroken, PeerGone, TandemError, TransferFailed
 from router.contract.instance import Instance, Mode
@@ -55,8 +57,19 @@ def prefill_body(body: bytes, params: bytes) -> bytes:
     return _ENCODER.encode(fields)
 
 
+class _Blocks(msgspec.Struct, gc=False):
+    """What decode needs to READ. In stock engines one field that is missing ends the engine, or hangs the request."""
+
+    remote_engine_id: str
+    remote_request_id: str
+    remote_host: str
+    remote_port: int
+    tp_size: int
+    remote_block_ids: Annotated[list[Raw], Meta(min_length=1)]
+
+
 class _Pulled(msgspec.Struct, gc=False):
-    kv_transfer_params: Raw = Raw(b"")
+    kv_transfer_params: Raw
 
 
 class _Identity(msgspec.Struct, gc=False):
@@ -68,6 +81,7 @@ class _Pushed(msgspec.Struct, gc=False):
 
 
 _PULLED, _PUSHED = msgspec.json.Decoder(_Pulled), msgspec.json.Decoder(_Pushed)
+_BLOCKS = msgspec.json.Decoder(_Blocks)
 
 
 def read_hand_over(body: bytes, prefill: Instance, mode: Mode) -> bytes | TandemError:
@@ -83,8 +97,9 @@ def read_hand_over(body: bytes, prefill: Instance, mode: Mode) -> bytes | Tandem
         return b""  # the usual case, without decoding: inside a JSON string these quotes would be escaped
     try:
         if mode is _PULL:
-            handed_over = bytes(_PULLED.decode(body).kv_transfer_params)
-            return handed_over if handed_over[:1] == b"{" else _nothing()
+            handed_over = _PULLED.decode(body).kv_transfer_params
+            _BLOCKS.decode(handed_over)
+            return bytes(handed_over)
         identity = _PUSHED.decode(body).kv_transfer_params
     except (msgspec.DecodeError, RecursionError):
         return _nothing()

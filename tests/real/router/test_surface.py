@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.bench.mock_behaviour import Fault
 from router.contract.instance import Role
-from router.driver import static_fleet
+from router.discovery import server as server_module
 from tests.support.routers import BODY, PATH, rig, until
 
 CHAT_ANSWER = {
@@ -70,7 +70,7 @@ async def test_readiness_needs_a_pair_and_health_does_not():
 
 
 async def test_an_engine_that_is_gone_leaves_the_fleet(monkeypatch):
-    monkeypatch.setattr(static_fleet, "LEASE_S", 1.5)
+    monkeypatch.setattr(server_module, "LEASE_S", 1.5)
     async with rig() as r:
         await r.decode.stop()
         await until(lambda: not r.parts.router.fleet.serves)
@@ -128,7 +128,7 @@ async def test_the_documentation_lists_what_is_served():
 
 
 async def test_tokenize_goes_to_a_decode_instance(monkeypatch):
-    monkeypatch.setattr(static_fleet, "LEASE_S", 1.5)
+    monkeypatch.setattr(server_module, "LEASE_S", 1.5)
     async with rig() as r:
         answer = await r.client.post("/tokenize", json={"model": "m", "prompt": "hi"})
         assert answer.status_code == 200

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from router.contract.instance import Load, Mode, Role
@@ -111,3 +113,21 @@ def test_room_is_what_the_last_heartbeat_left():
     )
     rooms = {member.instance.instance_id: member.room_tokens for member in folded.members}
     assert rooms == {"p0": 3 * 16, "d0": 0, "d1": None, "d2": None}
+
+
+def test_an_instance_is_in_the_pool_of_each_of_its_names_and_counted_once():
+    p0, d0 = prefill("p0"), decode("d0")
+    p0 = replace(p0, instance=replace(p0.instance, aliases=("a", "b")))
+    d0 = replace(d0, instance=replace(d0.instance, aliases=("a",)))
+    folded = fleet(p0, d0)
+    assert [name for name, pool in folded.pools.items() if pool.serves] == ["m", "a"]
+    assert names(folded.members) == ["d0", "p0"]
+
+
+def test_only_ranks_of_a_server_with_several_are_named_in_headers():
+    one = prefill("p0")
+    (alone,) = fleet(one).members
+    assert alone.lines == b""
+    ranked = replace(one.instance, dp_size=2, kv=replace(one.instance.kv, dp_rank=1))
+    (member,) = fleet(replace(one, instance=ranked)).members
+    assert member.lines == b"x-data-parallel-rank: 1\r\n"

@@ -186,12 +186,13 @@ def test_a_decode_that_has_not_come_to_its_end_is_told_whatever_was_fetched():
         assert told(router) == urls
 
 
-def test_roles_are_played_by_the_chosen():
+def test_another_attempt_avoids_whoever_is_to_blame():
     made, _, _ = attempt()
-    assert made.instance_of(Blame.PREFILL) == "p0"
-    assert made.instance_of(Blame.DECODE) == "d0"
+    assert made.avoided(Blame.PREFILL) == {"p0"}
+    assert made.avoided(Blame.DECODE) == {"d0"}
+    assert made.avoided(Blame.ROUTER) == frozenset()
     made, _, _ = attempt(Mode.LOCAL)
-    assert made.instance_of(Blame.PREFILL) == "d0"
+    assert made.avoided(Blame.PREFILL) == {"d0"}
 
 
 def failure(mark, blamed=Blame.DECODE, rest_s=0.0) -> Verdict:

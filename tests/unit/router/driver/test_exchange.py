@@ -22,7 +22,11 @@ from router.legs.prefill import PrefillLeg
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
 
-HANDED = b'{"kv_transfer_params":{"remote_engine_id":"p0@1","remote_block_ids":[[0]]}}'
+PARAMS = (
+    b'{"remote_engine_id":"p0@1","remote_host":"h","remote_port":1,"tp_size":1,"remote_request_id":"r",'
+    b'"remote_block_ids":[[0]]}'
+)
+HANDED = b'{"kv_transfer_params":%b}' % PARAMS
 SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json")]
 PAIR = (prefill(), decode())
@@ -118,7 +122,7 @@ async def test_pull_sends_decode_what_prefill_said(scene):
     s = scene(Mode.PULL)
     assert len(s.legs) == 1
     s.prefilled()
-    assert b'"kv_transfer_params":{"remote_engine_id":"p0@1","remote_block_ids":[[0]]}}' in s.leg(DecodeLeg)._request
+    assert b'"kv_transfer_params":' + PARAMS in s.leg(DecodeLeg)._request
 
 
 async def test_a_whole_answer_is_delivered(scene):

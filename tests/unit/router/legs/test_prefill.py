@@ -58,9 +58,30 @@ def test_an_answer_without_a_hand_over_fails(mode, body):
     assert isinstance(read_hand_over(body, P0, mode), TransferFailed)
 
 
+PULLED = {
+    "remote_engine_id": "e",
+    "remote_request_id": "r",
+    "remote_host": "h",
+    "remote_port": 1,
+    "tp_size": 1,
+    "remote_block_ids": [[1, 2]],
+}
+
+
 def test_a_pull_answer_is_passed_on_as_it_stands():
-    raw = b'{"id":"x", "kv_transfer_params" : {"remote_block_ids": [[1, 2]],  "x":1.0}}'
-    assert read_hand_over(raw, P0, Mode.PULL) == b'{"remote_block_ids": [[1, 2]],  "x":1.0}'
+    params = json.dumps(PULLED | {"x": 1.0}, indent=1).encode()
+    raw = b'{"id":"x", "kv_transfer_params" : %b}' % params
+    assert read_hand_over(raw, P0, Mode.PULL) == params
+
+
+@pytest.mark.parametrize("name", PULLED)
+def test_a_pull_answer_that_would_kill_a_stock_decode_engine_is_no_hand_over(name):
+    without = {key: value for key, value in PULLED.items() if key != name}
+    assert isinstance(
+        read_hand_over(json.dumps({"kv_transfer_params": without}).encode(), P0, Mode.PULL), TransferFailed
+    )
+    wrong = PULLED | {name: None if name != "remote_block_ids" else []}
+    assert isinstance(read_hand_over(json.dumps({"kv_transfer_params": wrong}).encode(), P0, Mode.PULL), TransferFailed)
 
 
 class Owner:

@@ -1,0 +1,258 @@
+"""A router before plain vLLM servers: nothing of ours runs inside them, and what breaks them is never sent."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from router.build import build_parts, build_server
+from router.contract.instance import Mode
+from router.discovery import server as server_module
+from router.settings import Settings, check
+from router.workers.listeners import listen
+from tests.support.routers import PATH, until
+from tests.support.vllm_servers import VllmServer, Wire
+
+BODY = {"model": "m", "prompt": "hi", "max_tokens": 4}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(server_module, "POLL_S", 0.02)
+
+
+@asynccontextmanager
+async def site(prefills=1, decodes=1, settings=None, **changes):
+    """A router, and vLLM servers with `changes`; yields (client, prefill servers, decode servers, parts)."""
+    wire = Wire()
+    engines = [VllmServer(wire, **changes) for _ in range(prefills + decodes)]
+    urls = [await engine.start() for engine in engines]
+    made = Settings(port=0, access_log=False, grace_s=1.0, fleet_poll_s=0.02)
+    made = replace(made, prefill=tuple(urls[:prefills]), decode=tuple(urls[prefills:]), **(settings or {}))
+    listener = listen("127.0.0.1", 0)
+    parts = build_parts(check(made))
+    server = build_server(made, parts)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await until(lambda: server.started or serving.done())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=20.0) as client:
+            yield client, engines[:prefills], engines[prefills:], parts
+    finally:
+        server.should_exit = True
+        await serving
+        for engine in engines:
+            await engine.stop()
+
+
+def text_of(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+def ready(parts, num):
+    return until(lambda: len(parts.router.fleet.members) == num and parts.router.fleet.serves)
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+async def test_the_first_request_already_knows_who_prefill_is(mode):
+    async with site(mode=mode, settings={"mode": Mode(mode)}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+        assert (len(p.probes), len(d.probes)) == (1, 0)
+        (sent,), (got,) = p.seen, d.seen
+        assert sent.headers["x-request-id"] == got.headers["x-request-id"]
+        assert sent.params["transfer_id"] == sent.headers["x-request-id"]
+        assert (sent.body["max_tokens"], sent.body["stream"]) == (1, False)
+        assert got.body["max_tokens"] == 4
+        if mode == "push":
+            assert got.params["transfer_id"] == sent.params["transfer_id"]
+            assert (got.params["tp_size"], got.params["pp_size"]) == (1, 1)
+        await until(lambda: not d.held)
+
+
+async def test_both_legs_leave_at_once_in_push_mode():
+    async with site() as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: p.seen and d.seen)
+        p.prefill_gate.set()
+        assert text_of(await asked) == f"kv of {p.engine_id}"
+        assert not p.held - {f"cmpl-{p.probes[0].headers['x-request-id']}-0"}
+
+
+async def test_a_client_that_leaves_strands_no_blocks_of_decode():
+    """Closing both legs would: decode's blocks are only freed by prefill's WRITE."""
+    async with site() as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: d.held and p.seen)
+        asked.cancel()
+        await until(lambda: d.seen[0].aborted)
+        assert not p.seen[0].aborted and d.held
+        p.prefill_gate.set()
+        await until(lambda: not d.held)
+        await until(lambda: not parts.router.leftovers)
+        assert all(member.burden.requests == 0 for member in parts.router.fleet.members)
+
+
+async def test_a_client_that_leaves_stops_prefill_in_pull_mode():
+    async with site(mode="pull", settings={"mode": Mode.PULL}) as (client, (p,), _, parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: p.seen)
+        asked.cancel()
+        await until(lambda: p.seen[0].aborted)
+        p.prefill_gate.set()
+
+
+async def test_a_request_that_decode_refuses_stops_prefill():
+    """Nothing has been registered, so nothing is stranded, and prefill need not compute for nobody."""
+    async with site(refuse_decode=400) as (client, (p,), _, parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        assert (await client.post(PATH, json=BODY)).status_code == 400
+        await until(lambda: p.seen[0].aborted)
+        p.prefill_gate.set()
+
+
+async def test_a_prefill_that_fails_ends_decode():
+    async with site(settings={"attempts": 1}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.fail_prefill = 400
+        assert (await client.post(PATH, json=BODY)).status_code == 400
+        await until(lambda: d.seen[0].aborted)
+
+
+@pytest.mark.parametrize("tells_start", [True, False])
+async def test_a_restart_is_noticed_between_requests(tells_start):
+    async with site(tells_start=tells_start) as (client, (p,), _, parts):
+        await ready(parts, 2)
+        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+        old = p.engine_id
+        if not tells_start:
+            await p.stop()  # what a process does not tell is told by its absence, which in life is half a minute
+            await until(lambda: len(parts.router.fleet.members) == 1)
+        await p.restart()
+        await until(lambda: any(m.instance.kv.engine_id == p.engine_id for m in parts.router.fleet.members))
+        assert p.engine_id != old
+        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+
+
+async def test_a_restart_that_nobody_saw_costs_an_attempt_and_no_request(monkeypatch):
+    async with site() as (client, (p,), _, parts):
+        await ready(parts, 2)
+        monkeypatch.setattr(server_module, "POLL_S", 1000.0)
+        looks = len(p.probes)
+        await asyncio.sleep(0.1)  # the look that was due has happened; the next one will not
+        p._begin()
+        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+        assert len(p.probes) == looks and len(p.seen) == 2
+        first, second = (seen.headers["x-request-id"] for seen in p.seen)
+        assert first != second, "one id is one attempt"
+        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+        assert len(p.seen) == 3, "it has been learned"
+
+
+async def test_a_failure_of_decode_that_is_its_own_is_the_answer():
+    async with site(refuse_decode=500) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        answer = await client.post(PATH, json=BODY)
+        assert answer.status_code == 502
+        assert (len(p.seen), len(d.seen)) == (1, 1)
+        assert not p.seen[0].aborted
+
+
+async def test_ranks_are_instances_and_legs_name_them():
+    async with site(dp_size=2) as (client, (p,), (d,), parts):
+        await ready(parts, 4)
+        told = {m.instance.kv.engine_id for m in parts.router.fleet.members if m.instance.role == "prefill"}
+        assert told == {p.rank_id(0), p.rank_id(1)}
+        for _ in range(8):
+            text_of(await client.post(PATH, json=BODY))
+        for sent, got in zip(p.seen, d.seen, strict=True):
+            rank = int(sent.headers["x-data-parallel-rank"])
+            assert got.params["remote_engine_id"] == p.rank_id(rank)
+            assert got.params["remote_port"] == p.side_port + rank
+            assert got.headers["x-data-parallel-rank"] in ("0", "1")
+        assert {sent.headers["x-data-parallel-rank"] for sent in p.seen} == {"0", "1"}
+
+
+async def test_names_and_adapters_are_models():
+    async with site(names=("m", "m-alias"), loras=("fr",)) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == ["fr", "m", "m-alias"]
+        assert text_of(await client.post(PATH, json=BODY | {"model": "fr"})) == f"kv of {p.engine_id}"
+        assert (p.seen[0].body["model"], d.seen[0].body["model"]) == ("fr", "fr")
+
+
+async def test_an_engine_that_is_not_well_gets_nothing():
+    """C11: it listens, and answers 503 on /health."""
+    async with site(prefills=2) as (client, (p0, p1), _, parts):
+        await ready(parts, 3)
+        p0.healthy = False
+        await until(lambda: len(parts.router.fleet.members) == 2)
+        for _ in range(8):
+            text_of(await client.post(PATH, json=BODY))
+        assert not p0.seen and len(p1.seen) == 8
+        p1.healthy = False
+        await until(lambda: len(parts.router.fleet.members) == 1)
+        answer = await client.post(PATH, json=BODY)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_prefill")
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": "0.32.0"}, "M6: another version"),
+        ({"block_tokens": 256}, "push: decode's blocks are larger"),
+    ],
+)
+async def test_engines_that_cannot_be_paired_are_refused(changes, why):
+    async with site() as (client, _, (d,), parts):
+        await ready(parts, 2)
+        for name, value in changes.items():
+            setattr(d, name, value)
+        await d.restart()
+        await until(lambda: not parts.router.fleet.serves and len(parts.router.fleet.members) == 2)
+        answer = await client.post(PATH, json=BODY)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_pair"), why
+
+
+async def test_a_server_without_a_connector_prefills_for_nobody():
+    async with site(has_connector=False) as (client, (p,), _, parts):
+        await until(lambda: len(parts.router.fleet.members) == 2)
+        answer = await client.post(PATH, json=BODY)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_pair")
+        assert len(p.probes) == 1 and not p.seen
+
+
+async def test_plain_servers_alone_do_everything():
+    async with site(prefills=0, decodes=2, has_connector=False) as (client, _, decodes, parts):
+        await ready(parts, 2)
+        assert text_of(await client.post(PATH, json=BODY)) == "local"
+        assert not any(d.probes for d in decodes)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"n": 2},
+        {"best_of": 2},
+        {"use_beam_search": True},
+        {"prompt_logprobs": 1},
+        {"prompt": ["a", "b"]},
+        {"echo": True, "logprobs": 1},
+    ],
+)
+async def test_what_cannot_be_split_goes_to_decode_alone(extra):
+    async with site() as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        assert text_of(await client.post(PATH, json=BODY | extra)) == "local"
+        assert not p.seen and "kv_transfer_params" not in d.seen[0].body
