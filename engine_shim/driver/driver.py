@@ -190,6 +190,7 @@ class Driver:
                     self._on_prefilled(event)
                 case Seated(seq_id):
                     is_scratch = self.self_test is not None and self.self_test.on_seated(event)
+                    self._running.seated(seq_id, time.monotonic())
                     if self.hand_over is not None and not is_scratch:
                         self.hand_over.decode.on_seated(transfer_of(seq_id), event)
                 case SequenceFailed(seq_id, error):
@@ -231,6 +232,10 @@ class Driver:
             self.hand_over.prefill.on_abandoned(handoff.transfer_id, reason)
         self.hand_over.expect()
 
+    def _on_kv_ready(self, transfer_id: TransferId) -> None:
+        self._running.kv_ready(decode_seq(transfer_id), time.monotonic())
+        self._engine.kv_ready(decode_seq(transfer_id))
+
     def _on_down(self, down: EngineDown) -> None:
         self._down, self.ready = down, False
         self._running.fail_all(down)
@@ -252,6 +257,6 @@ class Driver:
             recompute=lambda transfer_id: self._engine.recompute(decode_seq(transfer_id)),
             unpin_prefill=lambda transfer_id: self._engine.unpin(prefill_seq(transfer_id)),
             unpin_decode=lambda transfer_id: self._engine.unpin(decode_seq(transfer_id)),
-            kv_ready=lambda transfer_id: self._engine.kv_ready(decode_seq(transfer_id)),
+            kv_ready=self._on_kv_ready,
             fail_decode=lambda transfer_id, error: self._running.fail(decode_seq(transfer_id), error),
         )

@@ -8,6 +8,7 @@ from enum import StrEnum
 from time import monotonic
 
 from engine_shim.core.fates import Fate
+from engine_shim.core.meetings import Meetings
 from engine_shim.core.prefill_effects import Walked
 from engine_shim.core.rendezvous import PrefillDesk
 from engine_shim.core.seats import SeatDesk
@@ -77,9 +78,11 @@ class HandOver:
         """Prompts that were computed on decode because their KV cache did not come."""
         self.num_lent = 0
         """Scratch seats that a peer may write in a self-test."""
+        self.meetings = Meetings()
+        self._tell_ledger = desks.on_walked
         self.prefill = PrefillSide(
             desks.prefill,
-            PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, desks.on_walked, monotonic),
+            PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, self._on_walked, monotonic),
         )
         self.decode = DecodeSide(
             desks.decode,
@@ -160,6 +163,10 @@ class HandOver:
                 self.decode.on_notice(notice)
             case notice:
                 self.prefill.on_notice(notice)
+
+    def _on_walked(self, walked: Walked) -> None:
+        self.meetings.on_walked(walked, monotonic())
+        self._tell_ledger(walked)
 
     def _on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
         if self._kv_failure is KVFailure.FAIL:

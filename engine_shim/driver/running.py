@@ -87,6 +87,18 @@ class Running:
         if sequence is not None:
             sequence.stream.answer = params
 
+    def seated(self, seq_id: str, now: float) -> None:
+        """A decode leg has its seats."""
+        sequence = self._sequences.get(seq_id)
+        if sequence is not None:
+            sequence.stream.seated_at = now
+
+    def kv_ready(self, seq_id: str, now: float) -> None:
+        """All of its KV cache is there."""
+        sequence = self._sequences.get(seq_id)
+        if sequence is not None:
+            sequence.stream.kv_ready_at = now
+
     def fail(self, seq_id: str, error: TandemError) -> None:
         """The sequence ends with this error; one that has ended already stays as it is."""
         sequence = self._sequences.get(seq_id)

@@ -17,6 +17,10 @@ class Stream:
         self.seq_id = seq_id
         self.answer: dict[str, object] | None = None
         """`kv_transfer_params` for a prefill leg's reply; set before the last output is handed out."""
+        self.seated_at = 0.0
+        """When a decode leg's seats were reserved, monotonic seconds; 0.0 for any other."""
+        self.kv_ready_at = 0.0
+        """When its KV cache was whole."""
         self.ended = False
         """True once the sequence is over, however it ended."""
         self._on_close = on_close

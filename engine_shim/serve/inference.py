@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from engine_shim.serve.metrics import ShimMetrics
 from engine_shim.serve.openai_request import RequestReader
 from engine_shim.serve.problems import as_problem
 from engine_shim.serve.reply import Headers, Reply
+from engine_shim.serve.timing import timing_headers
 from router.contract.errors import Impossible
 from router.contract.wire import REQUEST_ID_HEADER
 
@@ -53,12 +54,12 @@ class InferenceRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request is answered, or its client has gone and nothing of it runs any more."""
-        reply = Reply(send)
+        reply, began_at = Reply(send), time.monotonic()
         code = "ok"
         try:
             raw = await read_body(scope, receive, self._serving.max_body_bytes)
             intake = await self._read(raw, headers_of(scope))
-            await _unless_gone(self._answer(intake, reply), receive)
+            await _unless_gone(self._answer(intake, reply, began_at), receive)
         except ClientGone:
             code = "client_gone"
         # The request's own boundary: whatever it fails with, its client hears of it and others are served on.
@@ -74,7 +75,7 @@ class InferenceRoute:
             return reader.read(self._endpoint, raw, headers)
         return await asyncio.to_thread(reader.read, self._endpoint, raw, headers)
 
-    async def _answer(self, intake: Intake, reply: Reply) -> None:
+    async def _answer(self, intake: Intake, reply: Reply, began_at: float) -> None:
         driver = self._serving.driver
         head = Head(intake.response_id, int(time.time()), driver.card.name)
         kind = ChatAnswer if self._endpoint is Endpoint.CHAT else CompletionAnswer
@@ -82,10 +83,8 @@ class InferenceRoute:
         headers = ((REQUEST_ID_HEADER.lower().encode(), intake.request_id.encode("latin-1")),)
         try:
             async with _running(driver, intake) as streams:
-                if intake.wishes.stream:
-                    await _stream(answer, streams, reply, headers)
-                else:
-                    await _whole(answer, streams, reply, headers)
+                write = _stream if intake.wishes.stream else _whole
+                await write(answer, streams, reply, lambda: headers + timing_headers(streams[0], began_at))
         finally:
             self._serving.metrics.count_tokens(answer.tally)
 
@@ -116,11 +115,13 @@ async def _running(driver: Driver, intake: Intake) -> AsyncIterator[list[Stream]
             stream.close()
 
 
-async def _stream(answer: Answer, streams: list[Stream], reply: Reply, headers: Headers) -> None:
+async def _stream(answer: Answer, streams: list[Stream], reply: Reply, head: Callable[[], Headers]) -> None:
     """One write per batch of the engine; the end mark goes with the last one."""
     num_open = len(streams)
+    headers: Headers = ()
     async with aclosing(batches(streams)) as several:
         async for batch in several:
+            headers = headers or head()
             payload = b"".join([answer.events(choice, output) for choice, output in batch])
             num_open -= sum(output.finish_reason is not None for _, output in batch)
             if num_open == 0:
@@ -130,7 +131,7 @@ async def _stream(answer: Answer, streams: list[Stream], reply: Reply, headers: 
     raise Impossible("A stream ended without a finish reason.")
 
 
-async def _whole(answer: Answer, streams: list[Stream], reply: Reply, headers: Headers) -> None:
+async def _whole(answer: Answer, streams: list[Stream], reply: Reply, head: Callable[[], Headers]) -> None:
     outputs: list[list[TokensOut]] = [[] for _ in streams]
     async with aclosing(batches(streams)) as several:
         async for batch in several:
@@ -138,7 +139,7 @@ async def _whole(answer: Answer, streams: list[Stream], reply: Reply, headers: H
                 outputs[choice].append(output)
     if not all(each and each[-1].finish_reason is not None for each in outputs):
         raise Impossible("A stream ended without a finish reason.")
-    await reply.json(answer.whole(outputs, streams[0].answer), headers=headers)
+    await reply.json(answer.whole(outputs, streams[0].answer), headers=head())
 
 
 async def _unless_gone(answering: Coroutine[None, None, None], receive: Receive) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine_shim.core.fates import Fate
+from engine_shim.core.meetings import Meetings
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.serve.intake import Endpoint
@@ -104,3 +105,20 @@ def _hand_over_metrics(hand_over: HandOver) -> Iterator[Metric]:
     for fact, count in hand_over.counts().items():
         facts.add_metric([fact], count)
     yield facts
+    yield from _meeting_metrics(hand_over.meetings)
+    moved = "Bytes of KV cache that were posted to be copied"
+    yield CounterMetricFamily(f"{_PREFIX}kv_bytes", moved, hand_over.copies.num_bytes_moved)
+
+
+def _meeting_metrics(meetings: Meetings) -> Iterator[Metric]:
+    first = CounterMetricFamily(f"{_PREFIX}rendezvous", "Which side came first to the Rendezvous", labels=["first"])
+    for side, count in meetings.first.items():
+        first.add_metric([side], count)
+    yield first
+    text = "How long the side that was first waited for the other"
+    waits = HistogramMetricFamily(f"{_PREFIX}rendezvous_wait_seconds", text, labels=["waited"])
+    for side, durations in meetings.waits.items():
+        waits.add_metric([side], durations.buckets(), durations.total_s)
+    yield waits
+    text, moved = "From the meeting to the end of the copy", meetings.moved
+    yield HistogramMetricFamily(f"{_PREFIX}transfer_seconds", text, moved.buckets(), moved.total_s)

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 from engine_shim.core.fates import Fate
+from engine_shim.core.meetings import Meetings
+from engine_shim.core.prefill_effects import Walked
 from engine_shim.engine.port import (
     EngineLoad,
     FinishReason,
@@ -17,7 +19,9 @@ from engine_shim.engine.port import (
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from router.contract.errors import Draining, TandemError
+from router.contract.ids import TransferId
 from router.contract.instance import Load
+from router.contract.rendezvous import Arrival, JoinState
 from tests.support.vocabularies import write_byte_level_gguf
 
 MODEL = "byte-model"
@@ -36,6 +40,7 @@ class FakeStream:
     def __init__(self, driver: FakeDriver, request: SequenceRequest, deadline_for_s: float) -> None:
         self.request = request
         self.deadline_for_s = deadline_for_s
+        self.seated_at = self.kv_ready_at = 0.0
         self.answer: dict[str, object] | None = None
         self.closed = False
         self.finished = False
@@ -69,7 +74,11 @@ class FakeHandOver:
     num_orphaned_blocks = 16
 
     def __init__(self) -> None:
-        self.peers = self
+        self.peers = self.copies = self
+        self.num_bytes_moved = 17
+        self.meetings = Meetings()
+        for state, at in ((JoinState.FILLED, 1.0), (JoinState.MATCHED, 1.5), (JoinState.LANDED, 1.75)):
+            self.meetings.on_walked(Walked(TransferId("t"), Arrival.REGISTERED, state, ""), at)
 
     def with_fate(self, fate: Fate) -> list[str]:
         return ["p@1", "p@2"] if fate is Fate.LOST else []

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -152,6 +153,20 @@ async def test_decode_first_and_prefill_much_later_meet_all_the_same(plain: Pair
     await plain.prefill_leg("late", PROMPT)
     assert await reading == [sum(PROMPT) + k for k in range(3)]
     await until(plain.is_quiet)
+    meetings = hand_over(plain.prefill).meetings
+    assert meetings.first == {"registered": 1, "prefilled": 0}
+    assert sum(meetings.moved.counts) == 1 and meetings.num_open == 0
+
+
+async def test_a_decode_leg_knows_when_it_was_seated_and_when_its_kv_was_whole(plain: Pair) -> None:
+    begun_at = time.monotonic()
+    handoff = decode_handoff("timed", plain.prefill, Mode.PUSH)
+    stream = await plain.decode.submit(prompt_request(PROMPT, 1), handoff, 30.0)
+    await until(lambda: stream.seated_at > 0.0)
+    assert stream.kv_ready_at == 0.0, "prefill has not begun"
+    await plain.prefill_leg("timed", PROMPT)
+    assert [output async for output in stream]
+    assert begun_at < stream.seated_at < stream.kv_ready_at < time.monotonic()
 
 
 async def test_a_failing_prefill_fails_decode_at_once_and_frees_its_seats(plain: Pair) -> None:

@@ -44,6 +44,9 @@ async def test_gauges_are_the_drivers_own(metrics, driver):
     assert {name: read[name,] for name in expected} == expected
     assert read["facts_total", "peer_lost"] == 2
     assert read["orphaned_blocks",] == 16
+    assert (read["rendezvous_total", "prefilled"], read["rendezvous_total", "registered"]) == (1, 0)
+    assert read["rendezvous_wait_seconds_sum", "prefill"] == 0.5
+    assert (read["transfer_seconds_sum",], read["kv_bytes_total",]) == (0.25, 17)
     assert [read["peers", fate] for fate in ("met", "lost", "dead")] == [0, 2, 0]
 
 
