@@ -1,5 +1,6 @@
 """The official openai client, unchanged, through the router in push mode."""
 
+import httpx
 import openai
 import pytest
 
@@ -29,6 +30,17 @@ def test_chat_is_pushed_and_decode_computes_one_prompt_token_only(client: openai
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == answer.usage.prompt_tokens - 1
     assert read_metrics(up.url).get("tandem_placement_total", 0) == before + 1
+
+
+def test_the_router_knows_how_the_rendezvous_went(client: openai.OpenAI, up: Up) -> None:
+    before = read_metrics(up.url).get("tandem_rendezvous_total", 0)
+    list(client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=5, stream=True))
+    record = httpx.get(f"{up.url}/admin/requests").json()["requests"][0]
+    assert 0 < record["seats_s"] < record["content_s"] and 0 < record["kv_s"] < record["content_s"]
+    assert read_metrics(up.url)["tandem_rendezvous_total"] == before + 1
+    told = {name: read_metrics(url) for name, url in up.engines().items()}
+    assert sum(one["tandem_shim_rendezvous_total"] for one in told.values()) > 0
+    assert sum(one["tandem_shim_transfer_seconds_count"] for one in told.values()) > 0
 
 
 def test_streamed_chat_says_the_same_as_the_plain_one(client: openai.OpenAI) -> None:
