@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check lint chaos soak diagrams bench clean
+.PHONY: help install up test suites check lint chaos soak diagrams bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -45,10 +45,14 @@ lint: install  ## format, lint, types, import rules
 check: lint  ## lint and the fast tests, about a minute
 	$(BIN)/python -m pytest -n 2 $(FAST_TESTS)
 
-# Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
-test: lint  ## everything that this machine can run; what CI calls
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+# Lint runs beside the tests, which leave a core idle while they wait.
+test: install  ## lint and everything that this machine can run; what CI calls
+	@$(MAKE) --no-print-directory --jobs=2 lint suites
 	@echo "Not run, on demand only: $(NOT_RUN)"
+
+# Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
+suites: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
 chaos: install  ## hurt real processes under load, three minutes; another seed with TANDEM_TEST_CHAOS_SEED=N
 	$(BIN)/python -m pytest tests/chaos -s

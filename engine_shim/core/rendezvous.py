@@ -67,6 +67,8 @@ class PrefillDesk:
         self._tickets: dict[TransferId, PrefillTicket] = {}
         self.faults = 0
         """Arrivals that contradicted an earlier one, or for which JOIN has no row."""
+        self.late = 0
+        """Notices for a Rendezvous that was over."""
 
     @property
     def num_open(self) -> int:
@@ -86,6 +88,7 @@ class PrefillDesk:
 
     def on_registered(self, registration: Registration, now: float) -> list[PrefillEffect]:
         """Decode's seats arrived, for the first time or again; it is told how its transfer stands."""
+        self._count_late(registration.transfer_id)
         ticket = self._ticket(registration.transfer_id, now)
         if ticket.registration not in (None, registration):
             self.faults += 1
@@ -100,6 +103,7 @@ class PrefillDesk:
 
     def on_queued(self, notice: Queued, now: float) -> list[PrefillEffect]:
         """Decode waits for seats of its own; it is told if that is in vain."""
+        self._count_late(notice.transfer_id)
         ticket = self._tickets.get(notice.transfer_id)
         if ticket is None:
             return []
@@ -125,6 +129,7 @@ class PrefillDesk:
 
     def on_cancelled(self, notice: Cancelled, now: float) -> list[PrefillEffect]:
         """Decode gave up. It is answered as soon as nothing can land any more: now, or when the mover has ended."""
+        self._count_late(notice.transfer_id)
         effects = self.on_abandoned(notice.transfer_id, "cancelled", now)
         ticket = self._tickets[notice.transfer_id]
         if ticket.state.closed and not any(isinstance(effect, FreeSeats) for effect in effects):
@@ -133,6 +138,7 @@ class PrefillDesk:
 
     def on_moved(self, notice: Moved, now: float) -> list[PrefillEffect]:
         """Pull mode: decode's READ has ended."""
+        self._count_late(notice.transfer_id)
         if notice.error:
             return self.on_writer_failed(notice.transfer_id, notice.error, now)
         return self.on_writer_done(notice.transfer_id, now)
@@ -176,6 +182,11 @@ class PrefillDesk:
             elif ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
                 effects += self._grant_again(ticket, now)
         return effects
+
+    def _count_late(self, transfer_id: TransferId) -> None:
+        """A notice about this Rendezvous has come. One that is unknown has yet to begin."""
+        if self.state_of(transfer_id).closed:
+            self.late += 1
 
     def _misses_leg(self, ticket: PrefillTicket) -> bool:
         return ticket.state is JoinState.SEATED and not ticket.has_leg

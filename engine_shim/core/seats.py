@@ -65,6 +65,8 @@ class SeatDesk:
         self._by_digest: dict[bytes, SeatTicket] = {}
         self._polled = PolledClock()
         self.landings = dict.fromkeys(Landing, 0)
+        self.late = 0
+        """Notices for a transfer that holds and wants nothing here any more."""
 
     @property
     def num_open(self) -> int:
@@ -116,7 +118,7 @@ class SeatDesk:
 
     def on_acknowledged(self, notice: Acknowledged) -> list[DecodeEffect]:
         """Prefill knows the seats."""
-        ticket = self._tickets.get(notice.transfer_id)
+        ticket = self._told(notice.transfer_id)
         if ticket is not None and ticket.state is SeatState.TELLING:
             self._close(ticket)
         return []
@@ -141,7 +143,7 @@ class SeatDesk:
     def on_granted(self, notice: Granted) -> list[DecodeEffect]:
         """Pull mode: prefill's blocks are ours to READ until we say Moved."""
         transfer_id = notice.done.transfer_id
-        ticket = self._tickets.get(transfer_id)
+        ticket = self._told(transfer_id)
         if ticket is not None and ticket.reading:
             # A repeated grant: Moved must not go out before the READ that it would disown has ended.
             return []
@@ -171,7 +173,7 @@ class SeatDesk:
 
     def on_stopped(self, notice: Stopped, now: float) -> list[DecodeEffect]:
         """Prefill will not write (any more)."""
-        ticket = self._tickets.get(notice.transfer_id)
+        ticket = self._told(notice.transfer_id)
         if ticket is None or ticket.reading or ticket.state is SeatState.SETTLING:
             return []
         if ticket.state is SeatState.TELLING:
@@ -230,6 +232,13 @@ class SeatDesk:
             elif now >= ticket.say_at:
                 effects += self._say_again(ticket, now)
         return effects
+
+    def _told(self, transfer_id: TransferId) -> SeatTicket | None:
+        """The ticket that prefill speaks of; a missing one is counted, since decode's leg opens it before it speaks."""
+        ticket = self._tickets.get(transfer_id)
+        if ticket is None:
+            self.late += 1
+        return ticket
 
     def _of(self, prefill_engine_id: EngineId) -> list[SeatTicket]:
         return [ticket for ticket in self._tickets.values() if ticket.prefill_engine_id == prefill_engine_id]

@@ -10,6 +10,7 @@ from time import monotonic
 from engine_shim.core.fates import Fate
 from engine_shim.core.meetings import Meetings
 from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.receive import Landing
 from engine_shim.core.rendezvous import PrefillDesk
 from engine_shim.core.seats import SeatDesk
 from engine_shim.driver.copies import Copies
@@ -24,6 +25,9 @@ from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
 from router.contract.seal import Seal
 from router.contract.tags import Tag
+
+_IGNORED = (Landing.REPEATED, Landing.STALE, Landing.FAULT)
+"""Tags that make no KV ready."""
 
 
 class KVFailure(StrEnum):
@@ -111,8 +115,15 @@ class HandOver:
 
     def counts(self) -> dict[str, int]:
         """What has gone wrong between this engine and others so far, by name."""
-        refused = {f"notice_{reason}": count for reason, count in self._mail.refused.items()}
-        return {**self.peers.counts, **refused, "faults": self.prefill.desk.faults, "recomputed": self.num_recomputed}
+        prefill, decode = self.prefill.desk, self.decode.desk
+        return {
+            **self.peers.counts,
+            **{f"notice_{reason}": count for reason, count in self._mail.refused.items()},
+            **{f"tag_{landing}": decode.landings[landing] for landing in _IGNORED},
+            "notice_late": prefill.late + decode.late,
+            "faults": prefill.faults,
+            "recomputed": self.num_recomputed,
+        }
 
     def on_fabric_event(self, event: FabricEvent) -> None:
         """What the writer thread saw."""

@@ -62,13 +62,16 @@ async def compare(
 ) -> list[Run]:
     """Return a Run for each round, set-up and rate, in the order they ran. `rounds` number the rounds and seed them.
 
+    Odd rounds go through the set-ups backwards, so that none always follows the same other one on a warm machine.
+
     Raises:
         TandemError: a set-up cannot start, or one of its processes died.
     """
     line = LiveLine()
     runs = []
     for number in rounds:
-        for name, set_up in set_ups.items():
+        for name in list(set_ups)[:: -1 if number % 2 else 1]:
+            set_up = set_ups[name]
             preflight.check(set_up)
             for measured in await _run_set_up(set_up, work, rates, number, logs / name, line):
                 runs.append(Run(name, number, measured))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.chaos_bench import RATE_PER_S, bench_serve
 from tests.support.chaos_hurts import Tormentor
 from tests.support.chaos_load import ChaosLoad, Verdict, cases
 from tests.support.chaos_report import ChaosReport, longest_gap_s, placements, write_facts
@@ -49,6 +50,8 @@ async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
         began_at = time.monotonic()
         tormenting = asyncio.create_task(tormentor.run(plan.every_s))
         loading = asyncio.create_task(load.run(plan.requests, plan.clients, plan.per_s))
+        beside = round(RATE_PER_S * plan.requests / plan.per_s)
+        benching = asyncio.create_task(bench_serve(site.routers[0].url, beside, folder))
         await asyncio.wait({tormenting, loading}, return_when=asyncio.FIRST_COMPLETED)
         tormenting.cancel()
         try:
@@ -56,8 +59,10 @@ async def run_chaos(plan: ChaosPlan, folder: Path) -> ChaosReport:
                 await tormenting
             await tormentor.heal()
             await loading
+            report.problems += await benching
         except AssertionError as error:
             loading.cancel()
+            benching.cancel()
             report.problems.append(str(error))
         report.restarts, report.longest_gap_s = site.restarts, longest_gap_s(load.results)
         report.seconds = time.monotonic() - began_at

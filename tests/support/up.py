@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -71,12 +73,18 @@ def read_metrics(url: str) -> dict[str, float]:
     return sums
 
 
+def _end_with_us() -> None:
+    """In the child: Linux sends it SIGTERM when we are gone, also when fixtures are not torn down any more."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
 @contextmanager
 def tandem_up(folder: Path, *flags: str) -> Iterator[Up]:
     """`tandem up` is ready for the block, and gone after it."""
     words = [sys.executable, "-m", "router.cli.main", "up", "--port", str(free_port("127.0.0.1"))]
     words += ["--logs", str(folder / "logs"), *flags]
-    child = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_us)
     assert child.stderr is not None
     try:
         told = []

@@ -6,6 +6,7 @@ No lease of the shims ends within a test, so whatever comes free has been releas
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import struct
@@ -32,6 +33,8 @@ ENGINES = {
 }
 NO_LEASE = "--lease-for-s 300 --seat-wait-for-s 300 --kv-wait-for-s 300 --request-for-s 300 --fleet-lease-for-s 60"
 PATH = "/v1/completions"
+B4_ROUNDS = int(os.environ.get("TANDEM_TEST_B4_ROUNDS", "3"))
+"""Each waits for a prefill engine that starts again; the case asks for 50, which takes a quarter of an hour."""
 SOON_S = 3.0
 """What is to be released must be so by then; far below every lease."""
 
@@ -255,9 +258,10 @@ async def test_e3_a_restarted_engine_is_served_again_and_its_old_start_is_nobody
         await served(load)
 
 
+@pytest.mark.timeout(60 + 40 * B4_ROUNDS)
 async def test_b4_prefill_that_dies_before_its_write_costs_no_seats(site: ChaosSite, load: ChaosLoad) -> None:
     (prefill,), (decode,), (router,) = site.of_role("prefill"), site.of_role("decode"), site.routers
-    for _ in range(3):
+    for _ in range(B4_ROUNDS):
         prefill.freeze()
         wire = await wire_to(router)
         wire.send(ask(300))

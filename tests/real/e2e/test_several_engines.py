@@ -17,13 +17,13 @@ from tests.support.up import read_metrics, tandem_up
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(300)]
 
 NUM_CASES = 16
+CLEAR_GAP = 0.01
+"""Between the likeliest two logits of every token: then the order of a sum cannot change the answer."""
 FLAGS = (
     "--prefill",
     "2",
     "--decode",
     "2",
-    "--numerics",
-    "invariant",
     "--block-tokens-decode",
     "8",
     "--kv-bytes",
@@ -33,8 +33,9 @@ FLAGS = (
 
 async def test_two_prefill_and_two_decode_engines_share_the_work(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(locate("smollm2-135m"))
-    cases = law_cases(lambda text: tokenizer.encode(text, add_special_tokens=False))[-NUM_CASES:]
     golden = json.loads(GOLDEN.read_text())["answers"]
+    made = law_cases(lambda text: tokenizer.encode(text, add_special_tokens=False))
+    cases = [case for case in made if min(golden[case.name]["gaps"]) > CLEAR_GAP][-NUM_CASES:]
     with tandem_up(tmp_path, *FLAGS) as up:
         async with httpx.AsyncClient(base_url=up.url, timeout=120) as client:
             bodies = [

@@ -6,7 +6,7 @@ from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, Wal
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode
-from router.contract.notices import LANDED, Cancelled, Queued
+from router.contract.notices import LANDED, Cancelled, Moved, Queued
 from router.contract.rendezvous import Arrival, JoinState, PrefillDone, Registration
 
 P, D, T = EngineId("p@1"), EngineId("d@2"), TransferId("req-1.1")
@@ -52,6 +52,20 @@ def test_a_failed_write_says_that_it_had_begun(desk: PrefillDesk) -> None:
     desk.on_registered(SEATED, 0.0)
     effects = desk.on_writer_failed(T, "transfer_failed", 1.0)
     assert effects[1:] == [FreeSeats(T, D, "transfer_failed", begun=True), FreeKV(T)]
+
+
+def test_notices_for_what_is_over_are_counted(desk: PrefillDesk) -> None:
+    assert desk.on_queued(Queued(T, P, D), 0.0) == []
+    desk.on_registered(SEATED, 0.0)
+    assert desk.late == 0, "nothing was over yet"
+    desk.on_abandoned(T, "engine_down", 1.0)
+    desk.on_queued(Queued(T, P, D), 2.0)
+    desk.on_cancelled(Cancelled(T, P, D), 2.0)
+    desk.on_moved(Moved(T, P, D, ""), 2.0)
+    assert desk.late == 3
+    desk.on_registered(SEATED, 2.0)
+    assert desk.late == 4
+    assert desk.state_of(T) is JoinState.VOID
 
 
 def test_another_registration_for_the_same_transfer_is_a_fault(desk: PrefillDesk) -> None:

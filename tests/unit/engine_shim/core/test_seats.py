@@ -176,10 +176,11 @@ def test_a_tag_before_the_seats_is_stale(queued: SeatDesk) -> None:
     assert queued.state_of(T) is SeatState.QUEUED
 
 
-def test_notices_of_nobody_change_nothing(queued: SeatDesk) -> None:
+def test_notices_of_nobody_are_counted_and_change_nothing(queued: SeatDesk) -> None:
     other = TransferId("req-9.1")
     assert queued.on_acknowledged(Acknowledged(other, P, D)) == []
     assert queued.on_stopped(Stopped(other, P, D, "x", False), 1.0) == []
+    assert queued.late == 2
     assert queued.on_left(other, 1.0) == []
     assert queued.on_seated(other, SEATS, (0, 20), 1.0) == [FreeSeats(other)]
     assert queued.on_read_ended(other, None) == []

@@ -91,7 +91,8 @@ async def test_rounds_are_interleaved_and_every_set_up_is_stopped(monkeypatch, t
     setup = SetUp(port=free_port("127.0.0.1"))
     runs = await compare.compare({"a": setup, "b": setup}, WORK, [1.0, 2.0], range(7, 9), tmp_path)
     found = [(run.set_up, run.round, run.measured.rate_per_s, run.measured.seed) for run in runs]
-    assert found == [(name, number, rate, number) for number in (7, 8) for name in "ab" for rate in (1.0, 2.0)]
+    turns = ((7, "b"), (7, "a"), (8, "a"), (8, "b"))
+    assert found == [(name, number, rate, number) for number, name in turns for rate in (1.0, 2.0)]
     assert order == [(setup.url, "stand-in"), "left"] * 4
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
