@@ -263,7 +263,7 @@ class Exchange(Facts):
 
     def _break(self) -> None:
         assert self._verdict is not None
-        self._client.break_off(self._verdict.error, stream=self.reply.sse)
+        self._client.break_off(self._verdict.error, stream=self.reply.readable)
 
     def _cancel_prefill(self) -> None:
         if self._attempt is not None:

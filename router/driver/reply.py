@@ -10,7 +10,7 @@ from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
 from router.core.tail import Tail, ended_well
 from router.driver.ports import ClientPort
-from router.legs.answer import Answer, Mark, Verdict, client_headers, is_stream, judge, stream_headers
+from router.legs.answer import Answer, Mark, Verdict, client_headers, is_encoded, is_stream, judge, stream_headers
 from router.legs.connection import Headers
 from router.legs.leg import Leg
 
@@ -30,6 +30,8 @@ class Reply:
     # Defaults of the class cost nothing per request.
     sse = False
     """The answer is a stream of events."""
+    readable = False
+    """These events are not compressed: their end can be judged, and one of ours may follow."""
     tail = b""
     """The last bytes of an answer that has ended."""
     _leg: Leg | None = None
@@ -73,7 +75,7 @@ class Reply:
             self._client.write(body, ended=False)
             return _NOTHING
         self.tail = tail.read()
-        if self.sse and not ended_well(self.tail):
+        if self.readable and not ended_well(self.tail):
             if body:
                 self._client.write(body, ended=False)
             return _broken("ended its stream in the middle")
@@ -84,6 +86,7 @@ class Reply:
         if self._leg is None:
             self._leg = leg
             self.sse = is_stream(leg.headers)
+            self.readable = self.sse and not is_encoded(leg.headers)
         good = 200 <= leg.status < 300
         if ended:
             whole = b"".join((*self._held, body)) if self._held else body
@@ -106,7 +109,7 @@ class Reply:
             return _WHOLE
         tail = Tail()
         tail.feed(whole, at)
-        if not ended_well(whole):
+        if self.readable and not ended_well(whole):
             return _broken("ended its stream in the middle")
         self._tail = tail
         return _BEGUN_AND_DONE

@@ -114,6 +114,11 @@ def is_stream(headers: Headers) -> bool:
     return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
 
 
+def is_encoded(headers: Headers) -> bool:
+    """True when the body is compressed, or otherwise not what its content type says."""
+    return any(name == b"content-encoding" and value != b"identity" for name, value in headers)
+
+
 class _Error(msgspec.Struct, gc=False):
     code: object = None
     message: object = None
