@@ -220,6 +220,7 @@ def _instance(
         model=engine.card.name,
         max_context_tokens=engine.card.max_context_tokens,
         kv=kv,
+        lacks=("beam_search",),
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -18,12 +17,8 @@ from router.api.stubs import describe_inference
 from router.api.watching import Shown, add_watching
 from router.contract.errors import (
     BadRequest,
-    Blame,
-    BodyTooLarge,
-    LegUnreachable,
     MethodNotAllowed,
     ModelUnknown,
-    NoDecode,
     RouteUnknown,
     TandemError,
 )
@@ -31,7 +26,6 @@ from router.core.fleet import Pool
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 
-TOKENIZE_BYTES = 16 * 1024 * 1024
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -55,7 +49,6 @@ def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     add_problems(app)
     _add_models(app, surface)
     _add_health(app, surface)
-    _add_tokenize(app, surface)
     add_watching(app, surface.shown)
     describe_inference(app)
     return app
@@ -162,33 +155,3 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
                 for member in router.fleet.members
             ],
         }
-
-
-def _add_tokenize(app: FastAPI, surface: Surface) -> None:
-    access = surface.router.conduct.access
-    client = httpx.AsyncClient(timeout=10.0, verify=access.tls or False)
-
-    async def pass_on(request: Request) -> Response:
-        """Passed to a decode instance of the model, as it is."""
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > TOKENIZE_BYTES:
-                raise BodyTooLarge(f"The body is over {TOKENIZE_BYTES} bytes; send less at once.")
-        member = next((m for pool in surface.router.fleet.pools.values() for m in pool.solos), None)
-        if member is None:
-            raise NoDecode("No decode instance is live; start one or try again later.")
-        try:
-            answer = await client.post(
-                member.instance.url + request.url.path,
-                content=bytes(body),
-                headers={"content-type": "application/json"} | access.headers(member.instance.url),
-            )
-        except httpx.HTTPError as error:
-            raise LegUnreachable(
-                f"The decode instance cannot be reached: {type(error).__name__}.", side=Blame.DECODE
-            ) from error
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
-
-    app.post("/tokenize")(pass_on)
-    app.post("/detokenize")(pass_on)

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from router.contract.errors import BadRequest
-from router.core.intake import Endpoint, Intake
+from router.core.intake import MODEL_OPTIONAL, SPLIT, Endpoint, Intake
 
 _NONE = Raw(b"")
 
@@ -56,12 +56,13 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
         raise BadRequest(f"The body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise BadRequest("The body is nested too deeply.") from error
-    if not head.model:
+    if not head.model and endpoint not in MODEL_OPTIONAL:
         raise BadRequest("Name a model in the body; GET /v1/models lists them.", param="model")
     if head.kv_transfer_params is not _NONE or head.request_id is not _NONE:
         body = _without_ours(body)
     prompt = head.messages if head.prompt is _NONE else head.prompt
-    whole, session = _why_whole(head), _session(head)
+    whole = _why_whole(head) if endpoint in SPLIT else endpoint.value
+    session = _session(head)
     return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", whole, trace, client_id, session, prompt)
 
 

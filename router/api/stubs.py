@@ -7,9 +7,19 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from router.contract.errors import Impossible
-from router.core.intake import Endpoint
+from router.core.intake import MODEL_OPTIONAL, Endpoint
 
-_SUMMARIES = {Endpoint.CHAT: "Chat completion", Endpoint.COMPLETIONS: "Text completion"}
+_SUMMARIES = {
+    Endpoint.CHAT: "Chat completion",
+    Endpoint.COMPLETIONS: "Text completion",
+    Endpoint.RESPONSES: "Response (where an engine has it)",
+    Endpoint.MESSAGES: "Message (where an engine has it)",
+    Endpoint.EMBEDDINGS: "Embeddings (where an engine has it)",
+    Endpoint.SCORE: "Score (where an engine has it)",
+    Endpoint.RERANK: "Rerank (where an engine has it)",
+    Endpoint.TOKENIZE: "Text to token ids (where an engine has it)",
+    Endpoint.DETOKENIZE: "Token ids to text (where an engine has it)",
+}
 _PROMPTS: dict[Endpoint, dict[str, Any]] = {  # Any: a JSON schema
     Endpoint.CHAT: {"messages": {"type": "array", "items": {"type": "object"}}},
     Endpoint.COMPLETIONS: {"prompt": {"description": "Text, token ids, or a list of either."}},
@@ -29,13 +39,14 @@ async def _never(request: Request) -> None:
 
 # Any: an OpenAPI fragment.
 def _schema(endpoint: Endpoint) -> dict[str, Any]:
+    prompts = _PROMPTS.get(endpoint, {})
     fields = {
         "model": {"type": "string"},
-        **_PROMPTS[endpoint],
+        **prompts,
         "stream": {"type": "boolean"},
         "max_tokens": {"type": "integer"},
         "temperature": {"type": "number"},
     }
-    required = ["model", *_PROMPTS[endpoint]]
+    required = [*([] if endpoint in MODEL_OPTIONAL else ["model"]), *prompts]
     body = {"type": "object", "properties": fields, "required": required, "additionalProperties": True}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}

@@ -30,6 +30,8 @@ class MockEngine:
     epoch: int = 1
     modes: tuple[Mode, ...] = (Mode.PUSH, Mode.PULL)
     behaviour: Behaviour = field(default_factory=Behaviour)
+    endpoints: tuple[str, ...] = ("/tokenize", "/detokenize")
+    lacks: tuple[str, ...] = ()
     records: bool = True
     """Keep what was seen; off in benchmarks."""
     seen: list[Seen] = field(default_factory=list)
@@ -70,7 +72,17 @@ class MockEngine:
         instance_id, epoch = InstanceId(self.name), Epoch(self.epoch)
         engine_id = engine_id_of(instance_id, epoch)
         identity = KVIdentity(engine_id, "127.0.0.1", 1, LAYOUT, "mock", self.modes, takes_back=True)
-        return Instance(instance_id, self.role, epoch, self.url, self.model, 4096, identity)
+        return Instance(
+            instance_id,
+            self.role,
+            epoch,
+            self.url,
+            self.model,
+            4096,
+            identity,
+            endpoints=self.endpoints,
+            lacks=self.lacks,
+        )
 
     def take_fault(self) -> Fault:
         """The fault for the next answer; one that is limited in `times` is used up."""

@@ -97,6 +97,10 @@ class Instance:
     zone: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     """What operators have written beside it, by name."""
+    endpoints: tuple[str, ...] = ()
+    """Paths that it serves beside chat and text completions."""
+    lacks: tuple[str, ...] = ()
+    """Options that it cannot serve, by the names of `router.core.abilities`."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,10 +12,22 @@ CHARS_PER_TOKEN = 4
 
 
 class Endpoint(StrEnum):
-    """The paths whose requests have two legs."""
+    """The paths that are passed to engines. Those of SPLIT may have two legs, all others have one."""
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    EMBEDDINGS = "/v1/embeddings"
+    SCORE = "/v1/score"
+    RERANK = "/v1/rerank"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+
+
+SPLIT = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+MODEL_OPTIONAL = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
+"""Where there is one model only, these need not name it."""
 
 
 @dataclass(slots=True)
@@ -29,7 +41,7 @@ class Intake:
     stream: bool
     """The client asked for a stream in so many words; what is answered is the engine's own verdict."""
     whole: str
-    """Why this request cannot be split into prefill and decode, or empty when it can."""
+    """Why this request cannot be split into prefill and decode (an option, or its endpoint), or empty when it can."""
     trace: bytes = b""
     """Header lines that both legs carry as they came (W3C trace context), each ending in CRLF."""
     client_id: str = ""

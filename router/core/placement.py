@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
+from router.core.abilities import able, unable
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
 from router.core.policies import Policy, power_of_two
@@ -63,7 +64,7 @@ class Desk:
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """A Placement on instances outside `excluded`, or the Refusal that names what is missing."""
-        pool = fleet.pools.get(intake.model)
+        pool = fleet.pools.get(intake.model) or _only(fleet, intake)
         if pool is None:
             return Refusal(_unknown(fleet, intake.model))
         mode, reason = self._mode(pool, intake)
@@ -102,10 +103,23 @@ class Desk:
     def _alone(
         self, pool: Pool, intake: Intake, reason: str, turn: int, excluded: frozenset[InstanceId]
     ) -> Placement | Refusal:
-        solos = _outside(excluded, pool.solos)
+        solos = pool.solos
+        if intake.whole:
+            solos = able(solos, intake.whole)
+            if not solos and pool.solos:
+                return Refusal(unable(pool.model, intake.whole))
+        solos = _outside(excluded, solos)
         if not solos:
             return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))
         return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_sequences, intake, turn), reason)
+
+
+def _only(fleet: Fleet, intake: Intake) -> Pool | None:
+    """The pool of the one model there is, for a request that need not name it."""
+    if intake.model:
+        return None
+    models = {member.instance.model for member in fleet.members}
+    return fleet.pools[models.pop()] if len(models) == 1 else None
 
 
 def _outside(excluded: frozenset[InstanceId], members: Roster) -> Roster:

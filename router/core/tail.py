@@ -11,9 +11,15 @@ from router.core.cadence import GAP_S, SEAM_BYTES, brings_content, count_gaps
 
 KEPT_BYTES = 4096
 
-_DONE = b"[DONE]"
-_FINISHED = re.compile(rb'"finish_reason": ?"\w+"')
-_ERROR = re.compile(rb'data: ?\{"error":|"finish_reason": ?"error"')
+_DONE = b"\ndata: [DONE]"
+# What a model says stands in JSON strings, its line breaks and quotes escaped, so it cannot end its own stream.
+_FINISHED = re.compile(
+    rb'"finish_reason": ?"\w+"'
+    rb"|(?:^|[\r\n])(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))"
+)
+_ERROR = re.compile(
+    rb'data: ?\{"error":|"finish_reason": ?"error"|(?:^|[\r\n])event: ?(?:response\.failed|error)[\r\n]'
+)
 _COMPLETION, _PROMPT = b'"completion_tokens":', b'"prompt_tokens":'
 _DIGITS = re.compile(rb" ?(\d{1,12})")
 

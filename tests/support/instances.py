@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from router.contract.ids import Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Load, Mode, Role
@@ -27,12 +28,12 @@ class Seen:
 
 
 def instance(
-    name: str, role: Role, *, model="m", epoch=1, compat="c", modes=BOTH_MODES, draining=False, context=4096, kv=True
+    name: str, role: Role, *, model="m", epoch=1, compat="c", modes=BOTH_MODES, context=4096, kv=True, **more: Any
 ) -> Instance:
     instance_id = InstanceId(name)
     identity = KVIdentity(engine_id_of(instance_id, Epoch(epoch)), "127.0.0.1", 5600, LAYOUT, compat, tuple(modes))
     url = f"http://{name}:8000"
-    return Instance(instance_id, role, Epoch(epoch), url, model, context, identity if kv else None, draining)
+    return Instance(instance_id, role, Epoch(epoch), url, model, context, identity if kv else None, **more)
 
 
 def prefill(name="p0", **fields) -> Seen:

@@ -127,20 +127,6 @@ async def test_the_documentation_lists_what_is_served():
         assert (await r.client.get("/docs")).status_code == 200
 
 
-async def test_tokenize_goes_to_a_decode_instance(monkeypatch):
-    monkeypatch.setattr(server_module, "LEASE_S", 1.5)
-    async with rig() as r:
-        answer = await r.client.post("/tokenize", json={"model": "m", "prompt": "hi"})
-        assert answer.status_code == 200
-        assert r.decode.seen[0].path == "/tokenize"
-        await r.decode.stop()
-        answer = await r.client.post("/tokenize", json={"prompt": "hi"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "decode_unreachable")
-        await until(lambda: not r.parts.router.fleet.serves)
-        answer = await r.client.post("/tokenize", json={"prompt": "hi"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_decode")
-
-
 async def test_the_official_client_works_unchanged():
     async with rig() as r:
         sdk = openai.AsyncOpenAI(base_url=r.url + "/v1", api_key="k", max_retries=0, http_client=httpx.AsyncClient())

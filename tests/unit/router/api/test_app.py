@@ -73,16 +73,10 @@ async def test_metrics_are_rendered_elsewhere(shown):
         ("GET", "/none", 404, "not_found"),
         ("POST", "/healthz", 405, "method_not_allowed"),
         ("POST", "/v1/completions", 500, "internal_error"),
-        ("POST", "/tokenize", 503, "no_decode"),
+        ("POST", "/v1/embeddings", 500, "internal_error"),
     ],
 )
 async def test_refusals_are_in_the_envelope(shown, method, path, status, code):
     client, _, _ = shown
     answer = await client.request(method, path, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-
-
-async def test_a_tokenize_body_is_bounded(shown, monkeypatch):
-    client, _, _ = shown
-    monkeypatch.setattr("router.api.app.TOKENIZE_BYTES", 3)
-    assert (await client.post("/tokenize", content=b"1234")).status_code == 413

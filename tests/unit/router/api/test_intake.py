@@ -114,3 +114,11 @@ def test_the_prompt_is_known_as_it_was_sent():
     assert bytes(read(b'{"model":"m","prompt":"a\\u00e9" }').prompt) == b'"a\\u00e9"'
     assert bytes(read(b'{"messages": [{"role":"user"}],"model":"m"}').prompt) == b'[{"role":"user"}]'
     assert bytes(read({"model": "m"}).prompt) == b""
+
+
+def test_other_endpoints_are_never_split_and_tokenizers_need_no_model():
+    made = read_intake(Endpoint.EMBEDDINGS, b'{"model":"m","input":["a","b"]}')
+    assert (made.whole, made.model) == ("/v1/embeddings", "m")
+    assert read_intake(Endpoint.TOKENIZE, b'{"prompt":"hi"}').model == ""
+    with pytest.raises(BadRequest):
+        read_intake(Endpoint.EMBEDDINGS, b'{"input":"a"}')

@@ -1,4 +1,4 @@
-from router.core.intake import Endpoint, Intake
+from router.core.intake import SPLIT, Endpoint, Intake
 
 
 def test_an_estimate_of_the_prompt_grows_with_the_body():
@@ -7,4 +7,5 @@ def test_an_estimate_of_the_prompt_grows_with_the_body():
 
 
 def test_endpoints_are_the_paths():
-    assert [str(endpoint) for endpoint in Endpoint] == ["/v1/chat/completions", "/v1/completions"]
+    assert [str(endpoint) for endpoint in Endpoint][:2] == ["/v1/chat/completions", "/v1/completions"]
+    assert {Endpoint.CHAT, Endpoint.COMPLETIONS} == SPLIT

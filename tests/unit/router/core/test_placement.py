@@ -1,6 +1,6 @@
 import pytest
 
-from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill
+from router.contract.errors import BadRequest, ModelUnknown, NoDecode, NoPair, NoPrefill
 from router.contract.instance import Mode
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.policies import least_loaded, round_robin
@@ -47,6 +47,28 @@ def test_decode_is_chosen_among_those_that_prefill_can_feed():
 )
 def test_local_has_its_reason(folded, request_, rules, reason):
     assert chosen(choose(folded, request_, **rules)) == (None, "d0", Mode.LOCAL, reason)
+
+
+def test_what_no_engine_can_do_is_the_clients_to_change():
+    lacking, other = decode("d0", lacks=("n",)), decode("d1")
+    folded = fleet(prefill(), lacking, other)
+    for turn in range(4):
+        assert chosen(choose(folded, intake(whole="n"), turn))[1] == "d1"
+        assert chosen(choose(folded, intake(whole="n"), turn, mode=Mode.LOCAL))[1] == "d1"
+    assert refused(choose(fleet(prefill(), lacking), intake(whole="n"))) is BadRequest
+    assert refused(choose(folded, intake(whole="n"), excluded={"d1"})) is NoDecode
+    assert refused(choose(fleet(prefill()), intake(whole="n"))) is NoDecode
+
+
+def test_where_there_is_one_model_a_tokenizer_need_not_name_it():
+    tokenizing = decode("d0", endpoints=("/tokenize",))
+    assert chosen(choose(fleet(prefill(), tokenizing), intake("", whole="/tokenize")))[1:] == (
+        "d0",
+        Mode.LOCAL,
+        "/tokenize",
+    )
+    several = fleet(tokenizing, prefill(), decode("d1", model="x"))
+    assert refused(choose(several, intake("", whole="/tokenize"))) is ModelUnknown
 
 
 def test_a_body_at_the_limit_is_not_short():
