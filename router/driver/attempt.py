@@ -13,10 +13,11 @@ from router.core.health import keys_of, pair_of
 from router.core.intake import Endpoint
 from router.core.record import Earlier
 from router.driver.leftover import Leftover
-from router.legs.answer import Mark, Verdict
+from router.legs.answer import Mark, Verdict, judge
+from router.legs.connection import Headers
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.params import leg_request, prefill_params_json, push_params_json
-from router.legs.prefill import PrefillLeg, prefill_body
+from router.legs.prefill import PrefillLeg, prefill_body, read_hand_over
 from router.legs.take_back import TakeBack, take_back_request
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from router.core.placement import Placement
     from router.driver.exchange import Exchange
     from router.driver.router import Router
-    from router.legs.answer import Verdict
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
 _PUSH, _PULL, _PREFILL, _ROUTER = Mode.PUSH, Mode.PULL, Blame.PREFILL, Blame.ROUTER
@@ -134,6 +134,20 @@ class Attempt:
             until = monotonic() + self._router.deadlines.prefill_for(self._tokens)
             Leftover(self._prefill, self._prefill_burden, self._tokens, until).watch(self._router.leftovers)
             self._prefill_burden = None
+
+    def read_prefill(self, status: int, headers: Headers, body: bytes) -> bytes | Verdict:
+        """Prefill has answered: what it hands over to decode, or why it hands nothing over."""
+        self.release_prefill()
+        prefill = self.placement.prefill
+        assert prefill is not None  # there is no other prefill leg to answer
+        if not 200 <= status < 300:
+            return judge(_PREFILL, status, headers, body)
+        handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
+        if isinstance(handed_over, bytes):
+            return handed_over
+        return Verdict(
+            handed_over, None, handed_over.retryable, self._router.blame(handed_over, prefill.instance, body)
+        )
 
     def release_prefill(self) -> None:
         """Prefill's leg has ended."""

@@ -23,10 +23,9 @@ from router.driver.ending import ending_of
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
-from router.legs.answer import Mark, Verdict, judge
+from router.legs.answer import Mark, Verdict
 from router.legs.connection import Headers
 from router.legs.leg import Leg
-from router.legs.prefill import read_hand_over
 
 if TYPE_CHECKING:
     from router.driver.router import Router
@@ -83,26 +82,21 @@ class Exchange(Facts):
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Prefill has finished and its KV cache is pinned for decode, or it has refused."""
         attempt = self._attempt
-        if attempt is None or attempt.placement.prefill is None:
+        if attempt is None:
             raise Impossible("Prefill has answered a request without one.", request_id=self.request_id)
         now = monotonic()
         self.prefilled_s = now - self.arrived_at
-        attempt.release_prefill()
-        if not 200 <= status < 300:
-            self._fail(_PREFILL, judge(_PREFILL, status, headers, body))
+        handed_over = attempt.read_prefill(status, headers, body)
+        if not isinstance(handed_over, bytes):
+            self._fail(_PREFILL, handed_over)
             return
-        handed_over = read_hand_over(body, attempt.placement.prefill.instance, attempt.placement.mode)
-        if isinstance(handed_over, bytes):
-            self._handed_over = handed_over
-            self._be_due(now + self._router.deadlines.first_token_s)
-            if self._router.health.alert:
-                attempt.praise_prefill()
-            self._step(_PREFILL_DONE)
-            if attempt.withheld is not None:
-                self._fail(_DECODE, attempt.withheld)
-        else:
-            blamed = self._router.blame(handed_over, attempt.placement.prefill.instance, body)
-            self._fail(_PREFILL, Verdict(handed_over, None, handed_over.retryable, blamed))
+        self._handed_over = handed_over
+        self._be_due(now + self._router.deadlines.first_token_s)
+        if self._router.health.alert:
+            attempt.praise_prefill()
+        self._step(_PREFILL_DONE)
+        if attempt.withheld is not None:
+            self._fail(_DECODE, attempt.withheld)
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """Decode's answer goes on or, with `ended`, is complete."""

@@ -139,7 +139,9 @@ async def test_a_restart_is_noticed_between_requests(tells_start):
             await p.stop()  # what a process does not tell is told by its absence, which in life is half a minute
             await until(lambda: len(parts.router.fleet.members) == 1)
         await p.restart()
-        await until(lambda: any(m.instance.kv.engine_id == p.engine_id for m in parts.router.fleet.members))
+        await until(
+            lambda: any(m.instance.kv and m.instance.kv.engine_id == p.engine_id for m in parts.router.fleet.members)
+        )
         assert p.engine_id != old
         assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
 
