@@ -27,6 +27,7 @@ from router.api.security import Security, build_security
 from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.build_router import build_router
+from router.core.aliases import read_aliases
 from router.core.fleet import Member
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
@@ -36,6 +37,7 @@ from router.driver.watch import FleetSource, FleetWatch
 from router.observe.families import counters, gauge
 from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
+from router.placing import build_hints
 from router.settings import Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
@@ -212,6 +214,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     limits = DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s)
     security = parts.security
     door = Door(parts.router, limits, security.gate, escorted=security.escorted)
+    door.hints = build_hints(settings)
     ledger = parts.ledger
 
     @asynccontextmanager
@@ -226,6 +229,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         lambda: ledger is not None and ledger.degraded,
         Shown(parts.telemetry.recent, parts.router.clerk.work_off, ledger.story if ledger is not None else None),
         parts.num_workers,
+        read_aliases(settings.model_aliases),
     )
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
     config = uvicorn.Config(

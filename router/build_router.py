@@ -11,24 +11,18 @@ from router.core.admission import Admission, Limits
 from router.core.breaker import BreakerRules
 from router.core.budgets import Budget
 from router.core.burden import Burdens
-from router.core.placement import Desk, Rules
-from router.core.policy_table import decode_policy, prefill_policy
+from router.core.placement import Desk
 from router.core.timing import Deadlines
 from router.driver.exchange import Exchange
 from router.driver.router import Conduct, Router
 from router.legs.access import EngineAccess
 from router.legs.pool import PoolLimits
+from router.placing import build_rules
 from router.settings import Settings
 
 
 def build_router(settings: Settings, access: EngineAccess | None = None) -> Router:
     """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
-    rules = Rules(
-        mode=settings.mode,
-        local_below_chars=settings.local_below_chars,
-        prefill_policy=prefill_policy(settings.prefill_policy),
-        decode_policy=decode_policy(settings.decode_policy),
-    )
     conduct = Conduct(
         deadlines=Deadlines(
             prefill_s=settings.prefill_s,
@@ -50,7 +44,7 @@ def build_router(settings: Settings, access: EngineAccess | None = None) -> Rout
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
     )
-    return Router(Desk(rules), Burdens(), build_admission(settings), conduct)
+    return Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
 
 
 def build_admission(settings: Settings) -> Admission[Exchange]:

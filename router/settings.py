@@ -14,6 +14,7 @@ from router.contract.seal import check_key
 SECRETS = ("deployment_key", "admin_key", "engine_key")
 """Settings that are no flags, since everybody on a machine reads command lines, and that no message shows."""
 
+MODES = (*Mode, "auto")
 DATA_PATHS = ("hook", "asgi")
 PREFILL_CANCELS = ("anytime", "never")
 MAX_WORKERS = 256
@@ -39,10 +40,16 @@ class Settings:
     """URLs of prefill engines with our shim, beside those that the store knows."""
     decode: tuple[str, ...] = ()
     """URLs of decode engines (or of engines that are both) with our shim."""
-    mode: Mode = Mode.PUSH
-    """How the KV cache reaches decode: push, pull, or local (no disaggregation)."""
+    mode: str = "push"
+    """How the KV cache reaches decode: push, pull, local (no disaggregation), or auto (what suits prompt and pair)."""
+    mode_header: str = ""
+    """Header by which a client may name the mode, such as x-tandem-mode: pull, or !local for any but it."""
     local_below_chars: int = 0
     """Requests with fewer body bytes run on decode alone; 0: never."""
+    crossover_tokens: int = 0
+    """With mode auto, prompts of fewer estimated tokens run on decode alone; 0: learned from times to first token."""
+    model_aliases: tuple[str, ...] = ()
+    """Other names for models, each as alias=model."""
     prefill_policy: str = "power_of_two"
     """power_of_two, least_loaded, least_tokens, round_robin, random, session, prefix or cost: who prefills."""
     decode_policy: str = "power_of_two"
@@ -161,8 +168,11 @@ def check(settings: Settings) -> Settings:
     Raises:
         BadSettings: one is not.
     """
-    from router.core.policy_table import POLICY_NAMES  # noqa: PLC0415 - keeps `--help` free of the router's core
+    from router.core.aliases import read_aliases  # noqa: PLC0415 - keeps `--help` free of the router's core
+    from router.core.policy_table import POLICY_NAMES  # noqa: PLC0415
 
+    _among("mode", settings.mode, MODES)
+    read_aliases(settings.model_aliases)
     _among("data_path", settings.data_path, DATA_PATHS)
     _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
     _among("prefill_policy", settings.prefill_policy, POLICY_NAMES)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 from router.contract.errors import BadSettings, MissingDependency
-from router.contract.instance import Mode
 from router.settings import SECRETS, Settings, check
 
 ENV_PREFIX = "TANDEM_"
@@ -119,8 +118,6 @@ def _convert(name: str, value: object, wanted: object) -> object:
             return float(value)
         if wanted is str and isinstance(value, str):
             return value
-        if wanted is Mode and isinstance(value, str):
-            return Mode(value)
     except ValueError as error:
         raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
     raise BadSettings(f"{name} cannot be {'what it is set to' if name in SECRETS else repr(value)}.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -22,7 +22,6 @@ from router.contract.errors import (
     RouteUnknown,
     TandemError,
 )
-from router.core.fleet import Pool
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 
@@ -40,6 +39,8 @@ class Surface:
     shown: Shown
     num_workers: Callable[[], int] = lambda: 1
     """Processes behind this port that are alive."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """The model of each alias."""
 
 
 def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
@@ -80,28 +81,34 @@ def add_problems(app: FastAPI) -> None:
 
 
 def _add_models(app: FastAPI, surface: Surface) -> None:
-    def card(pool: Pool) -> dict[str, object]:
+    def cards() -> dict[str, dict[str, object]]:
+        pools = surface.router.fleet.pools
+        known = {name: pool for name, pool in pools.items() if pool.serves}
+        known |= {alias: known[model] for alias, model in surface.aliases.items() if model in known}
         return {
-            "id": pool.model,
-            "object": "model",
-            "created": app.state.started_unix_s,
-            "owned_by": "tandem",
-            "max_model_len": pool.max_context_tokens,
+            name: {
+                "id": name,
+                "object": "model",
+                "created": app.state.started_unix_s,
+                "owned_by": "tandem",
+                "root": pool.model,
+                "max_model_len": pool.max_context_tokens,
+            }
+            for name, pool in sorted(known.items())
         }
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, object]:
-        """Models that can be served: prefill and decode (or engines that are both) are live."""
-        pools = sorted(surface.router.fleet.pools.items())
-        return {"object": "list", "data": [card(pool) for _, pool in pools if pool.serves]}
+        """Models that can be served: prefill and decode (or engines that are both) are live; `root` tells aliases."""
+        return {"object": "list", "data": list(cards().values())}
 
     @app.get("/v1/models/{model:path}")
     async def get_model(model: str) -> dict[str, object]:
         """One model."""
-        pool = surface.router.fleet.pools.get(model)
-        if pool is None or not pool.serves:
+        card = cards().get(model)
+        if card is None:
             raise ModelUnknown(f"The model {model!r} does not exist here; GET /v1/models lists them.", param="model")
-        return card(pool)
+        return card
 
 
 def _add_health(app: FastAPI, surface: Surface) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.api.gate import Gate
+from router.api.hints import Hints
 from router.api.intake import read_intake
 from router.contract.errors import BadRequest, Impossible, MediaUnsupported, TandemError
 from router.contract.ledger import Outcome
@@ -45,6 +46,9 @@ class DoorLimits:
 class Door:
     """Lets requests into one Router."""
 
+    hints: Hints | None = None
+    """What clients may say of a request's place; None: nothing is listened to."""
+
     def __init__(
         self, router: Router, limits: DoorLimits, gate: Gate | None = None, *, escorted: frozenset[bytes] = NOT_PLAIN
     ) -> None:
@@ -76,6 +80,8 @@ class Door:
             intake = read_intake(endpoint, body, trace, client_id)
             intake.arrived_at = arrived_at
             intake.caller = caller
+            if self.hints is not None:
+                self.hints.apply(intake, headers)
             model = intake.model
             opened = self.router.open(client, intake, request_id, total_s)
         except TandemError as error:

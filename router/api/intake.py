@@ -108,5 +108,12 @@ def _without_ours(body: bytes) -> bytes:
     return msgspec.json.encode(fields)
 
 
+def rename_model(intake: Intake, model: str) -> None:
+    """The request is for this model, and its body says so."""
+    fields = _FIELDS.decode(intake.body)
+    fields["model"] = Raw(msgspec.json.encode(model))
+    intake.body, intake.model = msgspec.json.encode(fields), model
+
+
 def _param(error: msgspec.ValidationError) -> str | None:
     return "model" if "$.model" in str(error) else None

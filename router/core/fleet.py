@@ -21,6 +21,8 @@ from router.core.burden import Burden, Burdens
 from router.core.pairing import feeds
 from router.core.roster import Roster
 
+_PUSH, _PULL = Mode.PUSH, Mode.PULL
+
 
 class Sighting(Protocol):
     """One record of a fleet snapshot."""
@@ -68,6 +70,8 @@ class Pool:
     model: str
     members: tuple[Member, ...]
     pairings: Mapping[Mode, Pairing]
+    either: Pairing | None
+    """Who can hand over to whom in any of the modes."""
     solos: Roster
     has_prefill: bool
     has_decode: bool
@@ -80,6 +84,12 @@ class Pool:
     def serves(self) -> bool:
         """True when a request for the model can be placed."""
         return bool(self.pairings) or (self.only_both and bool(self.solos))
+
+    def mode_of(self, prefill: Member, decode: Member) -> Mode:
+        """How this pair, one of `either`, hands over: push where both can."""
+        pushing = self.pairings.get(_PUSH)
+        fed = pushing.decodes_of.get(prefill.instance.instance_id) if pushing is not None else None
+        return _PUSH if fed is not None and decode.instance.instance_id in fed.by_id else _PULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +141,13 @@ def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
 def _pool(model: str, members: tuple[Member, ...]) -> Pool:
     taking = tuple(member for member in members if not member.instance.draining)
     prefills, decodes = _of_role(taking, Role.PREFILL), _of_role(taking, Role.DECODE)
-    pairings = {mode: _pairing(prefills, decodes, mode) for mode in (Mode.PUSH, Mode.PULL)}
+    possible = {mode: _pairing(prefills, decodes, mode) for mode in (_PUSH, _PULL)}
+    pairings = {mode: pairing for mode, pairing in possible.items() if pairing.prefills}
     return Pool(
         model=model,
         members=members,
-        pairings={mode: pairing for mode, pairing in pairings.items() if pairing.prefills},
+        pairings=pairings,
+        either=_either(tuple(pairings.values())),
         solos=Roster(member for member in taking if member.instance.role.decodes),
         has_prefill=bool(prefills),
         has_decode=bool(decodes),
@@ -159,6 +171,25 @@ def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mo
         if feedable:
             decodes_of[member.instance.instance_id] = feedable
     return Pairing(Roster(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
+
+
+def _either(pairings: tuple[Pairing, ...]) -> Pairing | None:
+    """All pairs of all pairings."""
+    if len(pairings) < 2:
+        return pairings[0] if pairings else None
+    prefills = _union([pairing.prefills for pairing in pairings])
+    decodes_of = {
+        name: _union([pairing.decodes_of[name] for pairing in pairings if name in pairing.decodes_of])
+        for name in prefills.ids
+    }
+    return Pairing(prefills, decodes_of)
+
+
+def _union(rosters: list[Roster]) -> Roster:
+    if all(roster == rosters[0] for roster in rosters):
+        return rosters[0]
+    by_id = {name: member for roster in rosters for name, member in roster.by_id.items()}
+    return Roster(member for _, member in sorted(by_id.items()))
 
 
 def _room_tokens(instance: Instance, load: Load) -> int | None:

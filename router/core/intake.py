@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from msgspec import Raw
 
+from router.contract.instance import Mode
+
 CHARS_PER_TOKEN = 4
 """How many body bytes are counted as one prompt token where only the relative size of requests matters."""
 
@@ -49,6 +51,8 @@ class Intake:
     session: bytes = b""
     """Requests with the same bytes here belong together; empty when the client says nothing of it."""
     prompt: Raw | bytes = b""
+    allowed: frozenset[Mode] | None = None
+    """The modes that the client accepts; None: any."""
     """JSON of the prompt or of the messages, as the client sent it."""
     arrived_at: float = 0.0
     """When the request had been read as a whole, monotonic seconds; all its times count from here."""

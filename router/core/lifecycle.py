@@ -235,3 +235,5 @@ NODES = _closure()
 """Every reachable Stand. Retries change the mode only between attempts: start again from `START[mode]`."""
 
 START: dict[Mode, Node] = {mode: NODES[Stand(mode)] for mode in Mode}
+IDLE = START[Mode.PUSH]
+"""Before a request is placed it has no mode, and every mode begins alike."""

@@ -11,16 +11,21 @@ from dataclasses import dataclass
 from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
+from router.contract.ledger import Outcome
 from router.core.abilities import able, unable
-from router.core.fleet import Fleet, Member, Pool
+from router.core.crossover import Crossover
+from router.core.fleet import Fleet, Member, Pairing, Pool
 from router.core.intake import Intake
 from router.core.policies import Policy, power_of_two
+from router.core.record import Record
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
 
 _APART = 1 << 32
 """Between the turns of prefill and decode: of equals, each prefill instance is to meet each decode instance."""
 
+_SPLIT = frozenset({Mode.PUSH, Mode.PULL})
+_SERVED = Outcome.SERVED
 _LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
 
 
@@ -28,11 +33,16 @@ _LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a modu
 class Rules:
     """How to place, from the settings."""
 
-    mode: Mode = Mode.PUSH
+    mode: Mode | None = Mode.PUSH
+    """None: what suits the prompt's size and the pair."""
     local_below_chars: int = 0
     """Bodies shorter than this many bytes are not worth a hand-over; 0 hands every one over."""
     prefill_policy: Policy = power_of_two
     decode_policy: Policy = power_of_two
+    crossover_tokens: int = 0
+    """Without a fixed mode, prompts below are local; 0: learned."""
+    learns: bool = False
+    """A policy reckons with the pace of instances."""
 
 
 @dataclass(slots=True)
@@ -45,6 +55,8 @@ class Placement:
     decode: Member
     reason: str
     """Why this mode: the configured one, or what made the request local."""
+    ahead_tokens: int = 0
+    """Prompt tokens that waited at prefill before this request's, as far as somebody learns from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +67,44 @@ class Refusal:
 
 
 class Desk:
-    """Places requests by fixed Rules; `turn` feeds the policies."""
+    """Places requests by its Rules; `turn` feeds the policies."""
 
-    __slots__ = ("rules",)
+    __slots__ = ("crossover", "rules")
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.crossover = Crossover(rules.crossover_tokens)
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """A Placement on instances outside `excluded`, or the Refusal that names what is missing."""
         pool = fleet.pools.get(intake.model) or _only(fleet, intake)
         if pool is None:
             return Refusal(_unknown(fleet, intake.model))
-        mode, reason = self._mode(pool, intake)
+        mode, reason = self._mode(pool, intake) if intake.allowed is None else self._asked(pool, intake, intake.allowed)
         if mode is _LOCAL:
             return self._alone(pool, intake, reason, turn, excluded)
-        pairing = pool.pairings.get(mode)
+        pairing = pool.either if mode is None else pool.pairings.get(mode)
         if pairing is None:
             return Refusal(_missing(pool, mode))
-        prefills = _outside(excluded, pairing.prefills)
+        prefills = _able(pairing, excluded) if excluded else pairing.prefills
         if not prefills:
-            return Refusal(NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again."))
+            if mode is None and (intake.allowed is None or _LOCAL in intake.allowed):
+                return self._alone(pool, intake, "no_pair", turn, excluded)
+            return Refusal(_exhausted(pool, pairing, excluded))
         prefill = prefills[0]
         if len(prefills) > 1:
             prefill = self.rules.prefill_policy(prefills, weigh_tokens, intake, turn)
         decodes = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
-        if not decodes:
-            return Refusal(NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again."))
         decode = decodes[0]
         if len(decodes) > 1:
             decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn + _APART)
-        return Placement(mode, prefill, decode, reason)
+        if mode is None:
+            mode = pool.mode_of(prefill, decode)
+        ahead = weigh_tokens(prefill) if self.rules.learns else 0
+        return Placement(mode, prefill, decode, reason, ahead)
 
-    def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode, str]:
-        """The mode and its reason: the configured one unless something makes the request local."""
+    def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode | None, str]:
+        """Mode and reason: the configured one unless something makes the request local. None: what the pair can."""
         rules = self.rules
         if rules.mode is _LOCAL:
             return _LOCAL, "configured"
@@ -98,7 +114,22 @@ class Desk:
             return _LOCAL, "short"
         if pool.only_both:
             return _LOCAL, "only_both"
-        return rules.mode, "configured"
+        return (rules.mode, "configured") if rules.mode is not None else self._suited(pool, intake)
+
+    def _suited(self, pool: Pool, intake: Intake) -> tuple[Mode | None, str]:
+        """What suits the prompt's size; where nobody can hand over, decode computes everything."""
+        if pool.either is None:
+            return _LOCAL, "no_pair"
+        local, reason = self.crossover.choose(intake.prompt_tokens, streamed=intake.stream)
+        return (_LOCAL if local else None), reason
+
+    def _asked(self, pool: Pool, intake: Intake, allowed: frozenset[Mode]) -> tuple[Mode | None, str]:
+        """The usual mode if the client allows it, else the first allowed one of push, pull and local that can be."""
+        mode, reason = self._mode(pool, intake)
+        if mode in allowed or (mode is None and allowed >= _SPLIT):
+            return mode, reason
+        can = [one for one in Mode if one in allowed and (one is _LOCAL or one in pool.pairings)]
+        return can[0] if can else min(allowed), "asked"
 
     def _alone(
         self, pool: Pool, intake: Intake, reason: str, turn: int, excluded: frozenset[InstanceId]
@@ -113,6 +144,24 @@ class Desk:
             return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))
         return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_sequences, intake, turn), reason)
 
+    @property
+    def learns(self) -> bool:
+        """True when `learn` is to be told of what has been served."""
+        return self.rules.learns or (self.rules.mode is None and not self.rules.crossover_tokens)
+
+    def learn(self, placement: Placement, tokens: int, record: Record) -> None:
+        """A request of `tokens` prompt tokens that was placed so has been served as `record` says."""
+        if record.outcome is not _SERVED:
+            return
+        if record.content_s and record.attempts == 1:
+            self.crossover.learn(tokens, record.content_s - record.sent_s, local=placement.mode is _LOCAL)
+        prefill, decode = placement.prefill, placement.decode
+        if prefill is not None and record.prefilled_s:
+            prefill.burden.pace.prefill.add(placement.ahead_tokens + tokens, record.prefilled_s - record.sent_s)
+        steps = (record.completion_tokens or record.num_events) - 1
+        if record.content_s and steps > 0:
+            decode.burden.pace.step.add(weigh_sequences(decode) + 1, (record.last_byte_s - record.content_s) / steps)
+
 
 def _only(fleet: Fleet, intake: Intake) -> Pool | None:
     """The pool of the one model there is, for a request that need not name it."""
@@ -126,6 +175,15 @@ def _outside(excluded: frozenset[InstanceId], members: Roster) -> Roster:
     return members.without(excluded) if excluded else members
 
 
+def _able(pairing: Pairing, excluded: frozenset[InstanceId]) -> Roster:
+    """Prefill instances that are not excluded and can feed a decode instance that is not."""
+    return Roster(
+        member
+        for member in pairing.prefills.without(excluded)
+        if not excluded.issuperset(pairing.decodes_of[member.instance.instance_id].ids)
+    )
+
+
 def _unknown(fleet: Fleet, model: str) -> TandemError:
     if not fleet.pools:
         return NoPrefill(
@@ -135,12 +193,19 @@ def _unknown(fleet: Fleet, model: str) -> TandemError:
     return ModelUnknown(f"The model {model!r} does not exist here; the models served are: {names}.", param="model")
 
 
-def _missing(pool: Pool, mode: Mode) -> TandemError:
+def _exhausted(pool: Pool, pairing: Pairing, excluded: frozenset[InstanceId]) -> TandemError:
+    if _outside(excluded, pairing.prefills):
+        return NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again.")
+    return NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again.")
+
+
+def _missing(pool: Pool, mode: Mode | None) -> TandemError:
     if not pool.has_prefill:
         return NoPrefill(f"No prefill instance is live for {pool.model!r}; start one or try again later.")
     if not pool.has_decode:
         return NoDecode(f"No decode instance is live for {pool.model!r}; start one or try again later.")
+    how = f" in {mode} mode" if mode is not None else ""
     return NoPair(
-        f"No prefill and decode instance of {pool.model!r} can exchange KV cache in {mode} mode; "
+        f"No prefill and decode instance of {pool.model!r} can exchange KV cache{how}; "
         "start both with the same model, dtype and mode."
     )

@@ -15,7 +15,7 @@ from router.contract.errors import Blame, Impossible, LegError, OutOfTime, Queue
 from router.contract.ids import InstanceId, RequestId
 from router.contract.ledger import Outcome
 from router.core.intake import Intake
-from router.core.lifecycle import START, Client, Edge, Effect, Node
+from router.core.lifecycle import IDLE, START, Client, Edge, Effect, Node
 from router.core.placement import Refusal
 from router.core.timing import Moments, next_deadline
 from router.driver.attempt import Attempt
@@ -58,7 +58,7 @@ class Exchange(Facts):
         self.intake = intake
         self.request_id = request_id
         self.reply = Reply(client)
-        self._node: Node = START[router.mode]
+        self._node: Node = IDLE
         self.arrived_at = intake.arrived_at or monotonic()
         self.door_s = monotonic() - self.arrived_at
         self.due_at = self.total_at = self.arrived_at + total_s

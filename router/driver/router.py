@@ -77,7 +77,6 @@ class Router:
         self.conduct = conduct
         self.deadlines = conduct.deadlines
         self.shortest_s = conduct.deadlines.shortest_s
-        self.mode = desk.rules.mode
         self.fleet: Fleet = EMPTY
         self.live: set[Exchange] = set()
         self.leftovers: set[Leftover] = set()
@@ -101,7 +100,7 @@ class Router:
 
     def attach(self, ledger: LedgerPort | None, books: Books) -> None:
         """Attempts are put down in `ledger`, finished requests in `books`; called once, before the first request."""
-        self.clerk = Clerk(ledger, books, self.conduct.owner)
+        self.clerk = Clerk(ledger, books, self.conduct.owner, self.desk.learn if self.desk.learns else None)
 
     def open(self, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float) -> Exchange | TandemError:
         """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""

@@ -33,6 +33,8 @@ def test_every_setting_is_described():
         ("access_log", 1),
         ("mode", "sideways"),
         ("mode", 1),
+        ("model_aliases", "a"),
+        ("decode_policy", "fastest"),
         ("prefill", 1),
         ("prefill", [1]),
         ("store", 1),

@@ -93,6 +93,8 @@ def test_variables_of_other_commands_and_of_kubernetes_are_none_of_ours():
         ("access_log", "YES", True),
         ("access_log", True, True),
         ("mode", "local", Mode.LOCAL),
+        ("mode", "auto", "auto"),
+        ("model_aliases", "a=b,c=d", ("a=b", "c=d")),
         ("prefill", " http://a:1/ , ,http://b:1", ("http://a:1", "http://b:1")),
         ("store", "redis://x", "redis://x"),
     ],

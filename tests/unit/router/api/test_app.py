@@ -22,7 +22,8 @@ async def shown():
     router.attach(None, SimpleNamespace(fold=lambda record, gaps: None, count_retry=lambda reason: None))
     watch = SimpleNamespace(degraded=False, looked_at=0.0)
     watching = Shown(Recent(), router.clerk.work_off, None)
-    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching)
+    aliases = {"nick": "m", "lost": "half"}
+    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching, aliases=aliases)
 
     @asynccontextmanager
     async def lifespan(app):
@@ -36,7 +37,9 @@ async def shown():
 async def test_models_are_those_that_can_be_served(shown):
     client, router, _ = shown
     router.take_fleet(fold([prefill(), decode(), prefill("px", model="half"), both("b", model="a")], router.burdens, 0))
-    assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["a", "m"]
+    assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["a", "m", "nick"]
+    assert (await client.get("/v1/models/nick")).json()["root"] == "m"
+    assert (await client.get("/v1/models/lost")).status_code == 404
     assert (await client.get("/v1/models/half")).status_code == 404
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from router.api.door import Door, DoorLimits, sane_id
+from router.api.hints import Hints
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.intake import Endpoint
@@ -113,3 +114,11 @@ async def test_a_bug_costs_its_request_only(door, monkeypatch, caplog):
 )
 def test_only_sane_ids_are_kept(given, kept):
     assert sane_id(given) == kept
+
+
+async def test_hints_are_listened_to_when_there_are_any(door):
+    door.hints = Hints(mode_header=b"x-mode", aliases={"nick": "other"})
+    client, _, record = knock(door, {b"x-mode": b"sideways"})
+    assert (client.refused.http_status, record.code) == (400, "bad_request")
+    _, _, record = knock(door, {}, b'{"model":"nick"}')
+    assert record.model == "other"

@@ -2,8 +2,10 @@ import pytest
 
 from router.contract.errors import BadRequest, ModelUnknown, NoDecode, NoPair, NoPrefill
 from router.contract.instance import Mode
+from router.contract.ledger import Outcome
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.policies import least_loaded, round_robin
+from router.core.record import Record
 from tests.support.instances import both, decode, fleet, intake, prefill
 
 NOBODY = frozenset()
@@ -141,3 +143,150 @@ def test_of_equals_everybody_meets_everybody():
     assert {chosen(choose(folded, turn=turn))[:2] for turn in range(40)} == {
         (first, second) for first in ("p0", "p1") for second in ("d0", "d1")
     }
+
+
+PUSHING, PULLING = {"modes": [Mode.PUSH]}, {"modes": [Mode.PULL]}
+ASKED = "asked"
+
+
+def mixed():
+    """Two that push, two that pull, and two that can do both."""
+    return fleet(
+        prefill("p-push", **PUSHING),
+        decode("d-push", **PUSHING),
+        prefill("p-pull", **PULLING),
+        decode("d-pull", **PULLING),
+        prefill("p-any"),
+        decode("d-any"),
+    )
+
+
+def test_in_a_mixed_pool_each_pair_hands_over_as_it_can():
+    seen = {chosen(choose(mixed(), turn=turn, mode=None))[:3] for turn in range(100)}
+    assert seen == {
+        ("p-push", "d-push", Mode.PUSH),
+        ("p-push", "d-any", Mode.PUSH),
+        ("p-pull", "d-pull", Mode.PULL),
+        ("p-pull", "d-any", Mode.PULL),
+        ("p-any", "d-push", Mode.PUSH),
+        ("p-any", "d-pull", Mode.PULL),
+        ("p-any", "d-any", Mode.PUSH),
+    }
+
+
+@pytest.mark.parametrize("mode", [Mode.PUSH, Mode.PULL])
+def test_a_fixed_mode_uses_those_who_have_it(mode):
+    other = "pull" if mode is Mode.PUSH else "push"
+    for turn in range(30):
+        first, second, used, _ = chosen(choose(mixed(), turn=turn, mode=mode))
+        assert used is mode
+        assert f"p-{other}" != first and f"d-{other}" != second
+
+
+def test_prompts_below_the_crossover_are_local():
+    pair = fleet(prefill(), decode())
+    rules = {"mode": None, "crossover_tokens": 100}
+    assert chosen(choose(pair, intake(body=b"x" * 395), **rules)) == (None, "d0", Mode.LOCAL, "short")
+    assert chosen(choose(pair, intake(body=b"x" * 396), **rules)) == ("p0", "d0", Mode.PUSH, "long")
+
+
+def test_without_a_pair_auto_is_local_and_says_so():
+    for alone in (fleet(decode()), fleet(prefill(compat="a"), decode(compat="b"))):
+        assert chosen(choose(alone, mode=None)) == (None, "d0", Mode.LOCAL, "no_pair")
+    pair = fleet(prefill(), decode())
+    assert chosen(choose(pair, mode=None, excluded={"p0"})) == (None, "d0", Mode.LOCAL, "no_pair")
+    assert refused(choose(fleet(prefill()), mode=None)) is NoDecode
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rules", "expected"),
+    [
+        ({Mode.PULL}, {}, (Mode.PULL, ASKED)),
+        ({Mode.LOCAL}, {}, (Mode.LOCAL, ASKED)),
+        ({Mode.PUSH, Mode.PULL}, {}, (Mode.PUSH, "configured")),
+        ({Mode.PULL, Mode.LOCAL}, {}, (Mode.PULL, ASKED)),
+        ({Mode.PUSH}, {"mode": Mode.LOCAL}, (Mode.PUSH, ASKED)),
+        ({Mode.PUSH, Mode.PULL}, {"local_below_chars": 10**6}, (Mode.PUSH, ASKED)),
+        ({Mode.PULL}, {"mode": None}, (Mode.PULL, ASKED)),
+        ({Mode.PUSH, Mode.PULL}, {"mode": None}, (Mode.PUSH, "unknown")),
+    ],
+)
+def test_the_client_may_choose_the_mode(allowed, rules, expected):
+    request = intake(allowed=frozenset(allowed))
+    assert chosen(choose(fleet(prefill(), decode()), request, **rules))[2:] == expected
+
+
+def test_of_several_allowed_modes_one_is_taken_that_can_be():
+    request = intake(allowed=frozenset({Mode.PUSH, Mode.PULL}))
+    pulling = fleet(prefill(**PULLING), decode(**PULLING))
+    assert chosen(choose(pulling, request, mode=Mode.LOCAL))[2:] == (Mode.PULL, ASKED)
+    assert refused(choose(fleet(decode()), request, mode=Mode.LOCAL)) is NoPrefill
+
+
+def test_a_client_that_forbids_local_gets_none_where_nobody_is_left_to_prefill():
+    request = intake(allowed=frozenset({Mode.PUSH, Mode.PULL}))
+    assert refused(choose(fleet(prefill(), decode()), request, mode=None, excluded={"p0"})) is NoPrefill
+    assert refused(choose(fleet(decode()), request, mode=None)) is NoPrefill
+    assert refused(choose(fleet(prefill(compat="a"), decode(compat="b")), request, mode=None)) is NoPair
+
+
+def test_engines_that_are_both_hand_over_when_they_are_asked_to():
+    request = intake(allowed=frozenset({Mode.PUSH}))
+    first, second, mode, _ = chosen(choose(fleet(both("b0"), both("b1")), request))
+    assert {first, second} == {"b0", "b1"} and mode is Mode.PUSH
+
+
+def test_a_retry_finds_the_prefill_that_can_still_feed_somebody():
+    folded = fleet(
+        prefill("p0", compat="a"), decode("d0", compat="a"), prefill("p1", compat="b"), decode("d1", compat="b")
+    )
+    for turn in range(8):
+        assert chosen(choose(folded, turn=turn, excluded={"d0"}))[:2] == ("p1", "d1")
+
+
+def served(**fields) -> Record:
+    times = {"sent_s": 0.01, "prefilled_s": 0.51, "content_s": 0.61, "last_byte_s": 1.61, "num_events": 11}
+    fields = {"attempts": 1, "outcome": Outcome.SERVED} | times | fields
+    return Record(0.0, "r", "", "m", "e", fields.pop("stream", True), **fields)
+
+
+def test_what_was_served_is_learned():
+    desk = Desk(Rules(None, learns=True))
+    assert desk.learns
+    placement = desk.choose(fleet(prefill(), decode()), intake(body=b"x" * 4000), 0, NOBODY)
+    placement.ahead_tokens = 500
+    for _ in range(400):
+        desk.learn(placement, 1000, served())
+    pace = placement.prefill.burden.pace, placement.decode.burden.pace
+    assert pace[0].prefill.at(1500) == pytest.approx(0.5, rel=0.01)
+    assert pace[1].step.at(1) == pytest.approx(0.1, rel=0.01)
+    for _ in range(20):
+        desk.learn(Placement(Mode.LOCAL, None, placement.decode, "x"), 1000, served(prefilled_s=0.0, content_s=0.2))
+    assert desk.crossover.tokens == 1024
+
+
+@pytest.mark.parametrize(
+    "fields", [{"outcome": Outcome.FAILED}, {"content_s": 0.0, "prefilled_s": 0.0}, {"attempts": 2, "prefilled_s": 0.0}]
+)
+def test_what_says_nothing_is_not_learned(fields):
+    desk = Desk(Rules(None))
+    placement = desk.choose(fleet(prefill(), decode()), intake(body=b"x" * 4000), 0, NOBODY)
+    before = placement.prefill.burden.pace.prefill.at(1000)
+    for _ in range(20):
+        desk.learn(placement, 1000, served(num_events=0, **fields))
+        desk.learn(Placement(Mode.LOCAL, None, placement.decode, "x"), 1000, served(num_events=0, **fields))
+    assert placement.prefill.burden.pace.prefill.at(1000) == before
+    assert desk.crossover.choose(1000, streamed=False) == (False, "unknown")
+
+
+def test_learning_costs_nothing_where_nobody_learns():
+    assert not Desk(Rules()).learns
+    assert not Desk(Rules(None, crossover_tokens=5)).learns
+    assert Desk(Rules(None)).learns and Desk(Rules(learns=True)).learns
+
+
+def test_what_waits_is_noted_for_those_who_learn():
+    pair = fleet(prefill(), decode())
+    pair.members[1].burden.take(70)
+    assert choose(pair, learns=True).ahead_tokens == 70
+    assert choose(pair).ahead_tokens == 0

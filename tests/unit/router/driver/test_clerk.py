@@ -182,3 +182,15 @@ async def test_a_whole_answer_to_who_asked_for_a_stream_is_none(desk):
     (record,) = books.records
     assert (record.stream, record.content_s, record.num_events, record.answer_bytes) == (False, 0.0, 0, 2)
     assert books.gaps is None
+
+
+async def test_whoever_learns_is_told_of_placed_requests():
+    told = []
+    clerk = Clerk(None, Books(), "router-1", lambda *facts: told.append(facts))
+    clerk.put(Done())
+    refused = Done()
+    refused.placement = None
+    clerk.put(refused)
+    clerk.work_off()
+    ((placement, tokens, record),) = told
+    assert (placement, tokens, record.status, record.sent_s) == (PUSHED, Done.intake.prompt_tokens, 200, 0.2)

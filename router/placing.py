@@ -1,0 +1,32 @@
+"""How requests are placed, built from the settings."""
+
+from __future__ import annotations
+
+from router.api.hints import Hints
+from router.contract.instance import Mode
+from router.core.aliases import read_aliases
+from router.core.placement import Rules
+from router.core.policy_table import decode_policy, prefill_policy
+from router.settings import Settings
+
+
+def build_rules(settings: Settings) -> Rules:
+    """The Rules of one router; policies that remember begin with nothing."""
+    return Rules(
+        mode=None if settings.mode == "auto" else Mode(settings.mode),
+        local_below_chars=settings.local_below_chars,
+        prefill_policy=prefill_policy(settings.prefill_policy),
+        decode_policy=decode_policy(settings.decode_policy),
+        crossover_tokens=settings.crossover_tokens,
+        learns="cost" in (settings.prefill_policy, settings.decode_policy),
+    )
+
+
+def build_hints(settings: Settings) -> Hints | None:
+    """What clients may say of a request's place; None when nothing is listened to."""
+    hints = Hints(
+        settings.session_header.lower().encode(),
+        settings.mode_header.lower().encode(),
+        read_aliases(settings.model_aliases),
+    )
+    return hints if hints.listens else None

@@ -1,0 +1,115 @@
+"""Who gets a request, and how its KV cache gets there, with real sockets: modes, sessions, prefixes, aliases."""
+
+import json
+
+import pytest
+
+from router.bench.mock_behaviour import Behaviour
+from router.contract.instance import Mode
+from tests.support.routers import PATH, rig, until
+
+LONG = {"model": "m", "prompt": "x" * 4000, "max_tokens": 4}
+
+
+def asked(rig_, engines):
+    return [engine.name for engine in engines for _ in engine.seen]
+
+
+@pytest.fixture
+async def mixed():
+    """p0 and d0 push, p1 and d1 pull; the router decides."""
+    async with rig(2, 2, mode="auto", crossover_tokens=200, mode_header="X-Tandem-Mode") as r:
+        for engine in r.engines:
+            engine.modes = (Mode.PUSH,) if engine.name.endswith("0") else (Mode.PULL,)
+        pairings = lambda: r.parts.router.fleet.pools["m"].pairings  # noqa: E731
+        await until(lambda: all(len(pairings()[mode].prefills) == 1 for mode in pairings()) and len(pairings()) == 2)
+        yield r
+
+
+async def metric(r, name):
+    lines = (await r.client.get("/metrics")).text.splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)}
+
+
+async def test_a_mixed_pool_pushes_and_pulls_and_keeps_short_prompts_local(mixed):
+    r = mixed
+    for _ in range(24):
+        assert (await r.client.post(PATH, json=LONG)).status_code == 200
+    for _ in range(4):
+        assert (await r.client.post(PATH, json={"model": "m", "prompt": "hi"})).status_code == 200
+    await r.come_to_rest()
+    (p0, p1), (d0, d1) = r.prefills, r.decodes
+    assert len(p0.seen) + len(p1.seen) == 24 and p0.seen and p1.seen
+    assert all(seen.handoff is not None for seen in p0.seen + p1.seen)
+    split = [seen for engine in (d0, d1) for seen in engine.seen if seen.handoff is not None]
+    assert (len(split), len(d0.seen) + len(d1.seen)) == (24, 28)
+    counts = await metric(r, "tandem_placement_total")
+    assert counts['tandem_placement_total{mode="push",reason="long"}'] == len(p0.seen)
+    assert counts['tandem_placement_total{mode="pull",reason="long"}'] == len(p1.seen)
+    assert counts['tandem_placement_total{mode="local",reason="short"}'] == 4
+
+
+async def test_a_client_names_or_forbids_a_mode(mixed):
+    r = mixed
+    for value, prefilled in (("local", 0), ("pull", 1), ("!push", 1), ("push", 1)):
+        for engine in r.engines:
+            engine.seen.clear()
+        answer = await r.client.post(PATH, json=LONG, headers={"x-tandem-mode": value})
+        assert answer.status_code == 200
+        assert sum(len(engine.seen) for engine in r.prefills) == prefilled
+        if value in ("pull", "!push"):
+            assert asked(r, r.engines) == ["p1", "d1"]
+    refused = await r.client.post(PATH, json=LONG, headers={"x-tandem-mode": "sideways"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
+    whole = await r.client.post(PATH, json=LONG | {"n": 2}, headers={"x-tandem-mode": "!local"})
+    assert (whole.status_code, whole.json()["error"]["param"]) == (400, "n")
+
+
+async def test_auto_goes_on_without_prefill_and_says_so():
+    async with rig(1, 1, mode="auto", attempts=2) as r:
+        await r.prefills[0].stop()
+        answer = await r.client.post(PATH, json=LONG)
+        assert answer.status_code == 200
+        counts = await metric(r, "tandem_placement_total")
+        assert counts == {'tandem_placement_total{mode="local",reason="no_pair"}': 1.0}
+
+
+async def test_the_crossover_is_learned_from_streams():
+    async with rig(1, 1, mode="auto") as r:
+        for engine in r.engines:
+            engine.modes = (Mode.PULL,)
+        await until(lambda: list(r.parts.router.fleet.pools["m"].pairings) == [Mode.PULL])
+        r.prefills[0].behaviour = Behaviour(delay_s=0.05)
+        for _ in range(48):
+            assert (await r.client.post(PATH, json=LONG | {"stream": True})).status_code == 200
+        assert r.parts.router.desk.crossover.tokens == 1024
+        counts = await metric(r, "tandem_placement_total")
+        assert counts['tandem_placement_total{mode="local",reason="learned"}'] > 8
+        assert counts['tandem_placement_total{mode="local",reason="explored"}'] >= 8
+
+
+async def test_sessions_and_prefixes_stay_where_they_are():
+    async with rig(3, 3, prefill_policy="prefix", decode_policy="session", session_header="X-Session") as r:
+        for number in range(6):
+            body = LONG | {"prompt": f"{number % 2}" * 3000 + f"turn {number}", "user": f"u{number % 2}"}
+            assert (await r.client.post(PATH, json=body)).status_code == 200
+        for engines in (r.prefills, r.decodes):
+            assert sorted(len(engine.seen) for engine in engines) in ([0, 3, 3], [0, 0, 6])
+        for engine in r.engines:
+            engine.seen.clear()
+        for number in range(9):
+            answer = await r.client.post(PATH, json=LONG | {"user": f"u{number}"}, headers={"x-session": "one"})
+            assert answer.status_code == 200
+        assert sorted(len(engine.seen) for engine in r.decodes) == [0, 0, 9]
+
+
+async def test_o25_an_alias_is_served_as_its_model_and_an_unknown_name_nowhere():
+    async with rig(model_aliases=("gpt-4o=m",)) as r:
+        listed = {card["id"]: card["root"] for card in (await r.client.get("/v1/models")).json()["data"]}
+        assert listed == {"m": "m", "gpt-4o": "m"}
+        assert (await r.client.post(PATH, json=LONG | {"model": "gpt-4o"})).status_code == 200
+        await r.come_to_rest()
+        assert {json.loads(seen.body)["model"] for engine in r.engines for seen in engine.seen} == {"m"}
+        unknown = await r.client.post(PATH, json=LONG | {"model": "gpt-5"})
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        assert all(len(engine.seen) == 1 for engine in r.engines)

@@ -1,0 +1,18 @@
+from router.contract.instance import Mode
+from router.core.cost import least_prefill
+from router.placing import build_hints, build_rules
+from router.settings import Settings
+
+
+def test_auto_is_no_fixed_mode_and_the_cost_policies_learn():
+    auto = build_rules(Settings(mode="auto", crossover_tokens=9, prefill_policy="cost"))
+    assert (auto.mode, auto.crossover_tokens, auto.learns) == (None, 9, True)
+    assert auto.prefill_policy is least_prefill
+    plain = build_rules(Settings(mode="pull"))
+    assert (plain.mode, plain.learns) == (Mode.PULL, False)
+
+
+def test_hints_are_listened_to_when_one_is_set():
+    assert build_hints(Settings()) is None
+    hints = build_hints(Settings(session_header="X-Session", mode_header="X-Mode", model_aliases=("a=b",)))
+    assert (hints.session_header, hints.mode_header, hints.aliases) == (b"x-session", b"x-mode", {"a": "b"})
