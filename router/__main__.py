@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -24,13 +25,38 @@ LOG = logging.getLogger("tandem.router")
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop; returns the exit status: 0, or 2 with one sentence when the set-up must change."""
     arguments = vars(_parser().parse_args(argv))
-    config = arguments.pop("config")
+    config, checks, schema = (arguments.pop(name) for name in ("config", "check_config", "print_schema"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn.error").setLevel(
         logging.CRITICAL
     )  # it reports ended streams as errors of the application
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if schema is not None:
+        return _status(lambda: _print_schema(schema))
+    if checks:
+        return _status(lambda: _print_checked(load(arguments, os.environ, config)))
     return _status(lambda: _serve(load(arguments, os.environ, config)))
+
+
+def _print_schema(of: str) -> None:
+    from router.schemas import fleet_schema, settings_schema  # noqa: PLC0415 - see _serve
+
+    print(json.dumps(fleet_schema() if of == "fleet" else settings_schema(), indent=2))  # noqa: T201
+
+
+def _print_checked(settings: Settings) -> None:
+    """The settings in force and the engines that they list are on standard output; nothing listens, nobody is called.
+
+    Raises:
+        BadSettings: what the settings name cannot be used.
+    """
+    from router.api.security import build_security  # noqa: PLC0415 - see _serve
+    from router.discovery.listings import listings_of  # noqa: PLC0415
+    from router.schemas import effective  # noqa: PLC0415
+
+    build_security(settings)
+    listed = [asdict(entry) for listing in listings_of(settings) for entry in listing.entries()]
+    print(json.dumps({"settings": effective(settings), "engines": listed}, indent=2))  # noqa: T201
 
 
 def _status(run: Callable[[], int | None]) -> int:
@@ -87,6 +113,20 @@ def _parser() -> argparse.ArgumentParser:
         f"secrets are only that: {', '.join(ENV_PREFIX + name.upper() for name in SECRETS)}.",
     )
     parser.add_argument("--config", default=None, help="settings file: YAML, TOML or JSON by its suffix")
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        default=False,
+        help="print the settings in force, or what is wrong; serve not",
+    )
+    parser.add_argument(
+        "--print-schema",
+        nargs="?",
+        const="settings",
+        choices=("settings", "fleet"),
+        default=None,
+        help="print the JSON schema of the settings file, or of the fleet file",
+    )
     texts, hints = help_texts(), get_type_hints(Settings)
     for field in fields(Settings):
         assert field.default is not MISSING

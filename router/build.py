@@ -24,7 +24,6 @@ from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
-from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.build_router import build_router
 from router.core.aliases import read_aliases
@@ -44,6 +43,7 @@ from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.recovery import Recovery
 from router.vitals import health_metrics, line_metrics
+from router.watched import keep_fresh
 from router.workers.figures import SAVE_EVERY_S, Figures, Place
 from router.workers.lines import LineSink
 
@@ -118,6 +118,10 @@ async def _save(router: Router, figures: Figures) -> None:
         await asyncio.sleep(SAVE_EVERY_S)
 
 
+def _num_bad(parts: Parts) -> int:
+    return parts.servers.num_bad if parts.servers is not None else 0
+
+
 _WHO = ("role", "draining")
 
 
@@ -145,6 +149,7 @@ def _gauges(parts: Parts) -> list[Metric]:
         counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         *health_metrics(router),
+        gauge("tandem_fleet_lists_bad", "Lists of engines that cannot be read", [((), float(_num_bad(parts)))]),
         gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
         *line_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),

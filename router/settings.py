@@ -37,9 +37,11 @@ class Settings:
     router_lease_s: float = 10.0
     """Seconds after which another router releases what a router that has died held."""
     prefill: tuple[str, ...] = ()
-    """URLs of prefill engines with our shim, beside those that the store knows."""
+    """URLs of prefill engines, with our shim or plain vLLM, beside those that the store knows."""
     decode: tuple[str, ...] = ()
-    """URLs of decode engines (or of engines that are both) with our shim."""
+    """URLs of decode engines, or without prefill of engines that do both."""
+    fleet_file: str = ""
+    """YAML, JSON or TOML file that lists engines; read again when it changes."""
     mode: str = "push"
     """How the KV cache reaches decode: push, pull, local (no disaggregation), or auto (what suits prompt and pair)."""
     mode_header: str = ""
@@ -193,8 +195,8 @@ def check(settings: Settings) -> Settings:
         raise BadSettings("tls_key and tls_client_ca need tls_cert, the certificate that clients are shown.")
     if settings.engine_cert_key and not settings.engine_cert:
         raise BadSettings("engine_cert_key needs engine_cert, the certificate that engines are shown.")
-    if not settings.store and not settings.decode:
-        raise BadSettings("Give --store (a redis:// URL) or the engines by --prefill and --decode.")
+    if not settings.store and not settings.decode and not settings.fleet_file:
+        raise BadSettings("Give --store (a redis:// URL), or the engines by --prefill and --decode or --fleet-file.")
     return settings
 
 

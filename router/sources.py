@@ -36,7 +36,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], config: str | None
     """
     values: dict[str, object] = {}
     if config is not None:
-        values |= _known(_read_file(Path(config)), f"in {config}")
+        values |= _known(read_table(Path(config)), f"in {config}")
     values |= _from_env(env)
     values |= flags
     hints = get_type_hints(Settings)
@@ -71,11 +71,16 @@ def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
     return known
 
 
-def _read_file(path: Path) -> dict[str, object]:
+def read_table(path: Path, what: str = "settings file") -> dict[str, object]:
+    """The one table that a YAML, TOML or JSON file holds. `what` it is, is for messages.
+
+    Raises:
+        BadSettings, MissingDependency: it cannot be read.
+    """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSettings(f"The settings file {path} cannot be read: {error}.") from error
+        raise BadSettings(f"The {what} {path} cannot be read: {error}.") from error
     try:
         if path.suffix == ".toml":
             values: object = tomllib.loads(text)
@@ -84,9 +89,9 @@ def _read_file(path: Path) -> dict[str, object]:
         else:
             values = json.loads(text)
     except ValueError as error:
-        raise BadSettings(f"The settings file {path} is not valid: {error}.") from error
+        raise BadSettings(f"The {what} {path} is not valid: {error}.") from error
     if not isinstance(values, dict):
-        raise BadSettings(f"The settings file {path} must hold one table of settings.")
+        raise BadSettings(f"The {what} {path} must hold one table.")
     return values
 
 

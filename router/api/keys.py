@@ -12,8 +12,8 @@ import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from router.api.watched import WatchedFiles
 from router.contract.errors import BadSettings
+from router.watched import WatchedFiles
 
 LOG = logging.getLogger("tandem.router")
 

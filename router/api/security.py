@@ -15,10 +15,10 @@ from router.api.front import App
 from router.api.gate import Gate
 from router.api.keys import Keyring
 from router.api.tls import Certificate, engine_tls, server_certificate
-from router.api.watched import Refreshable
 from router.contract.hosts import Reach, reach_of
 from router.legs.access import EngineAccess, read_engine_keys
 from router.settings import Settings
+from router.watched import Refreshable
 
 ContextFactory = Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]
 

@@ -6,8 +6,8 @@ import logging
 import ssl
 from pathlib import Path
 
-from router.api.watched import WatchedFiles
 from router.contract.errors import BadSettings
+from router.watched import WatchedFiles
 
 LOG = logging.getLogger("tandem.router")
 

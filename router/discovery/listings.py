@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from router.contract.instance import Role
 from router.discovery.entry import Entry
+from router.discovery.fleet_file import FleetFile
 from router.discovery.servers import Listed, Listing
 from router.settings import Settings
 
 
 def listings_of(settings: Settings) -> list[Listing]:
-    """All of them; none when only the store tells who is there."""
+    """All of them; none when only the store tells who is there.
+
+    Raises:
+        BadSettings: the fleet file cannot be used.
+    """
     listings: list[Listing] = []
     if settings.prefill or settings.decode:
         listings.append(Listed(flagged(settings.prefill, settings.decode)))
+    if settings.fleet_file:
+        listings.append(FleetFile(Path(settings.fleet_file)))
     return listings
 
 

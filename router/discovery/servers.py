@@ -21,12 +21,18 @@ FIRST_S = 2.5
 class Listing(Protocol):
     """Names servers."""
 
+    @property
+    def bad(self) -> bool:
+        """True while the list cannot be read and what it last said is used."""
+
     def entries(self) -> Sequence[Entry]:
         """Those that may be part of the fleet now."""
 
 
 class Listed:
     """Servers that were given once and for all."""
+
+    bad = False
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = tuple(entries)
@@ -45,6 +51,11 @@ class Servers:
         self._running: dict[Entry, tuple[Server, asyncio.Task[None]]] = {}
         """By what is asked of a server; marks beside it may change while it runs."""
         self._waited = False
+
+    @property
+    def num_bad(self) -> int:
+        """Listings that cannot be read now."""
+        return sum(listing.bad for listing in self._listings)
 
     async def snapshot(self) -> tuple[FoundSighting, ...]:
         """Every instance that counts now. Only the first call waits, at most FIRST_S seconds, for first answers."""

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import msgspec
 from prometheus_client.core import Metric
 
-LARGEST = frozenset({"tandem_instances", "tandem_store_degraded", "tandem_instance_health", "tandem_instance_shut"})
+LARGEST = frozenset(
+    {
+        "tandem_instances",
+        "tandem_fleet_lists_bad",
+        "tandem_store_degraded",
+        "tandem_instance_health",
+        "tandem_instance_shut",
+    }
+)
 """Gauges that every worker sees on its own: the largest stands for all. Others count what a worker has, and add up."""
 
 

@@ -8,7 +8,7 @@ import ssl
 import httpx
 import pytest
 
-from router.api import watched
+from router import watched
 from router.api.tls import server_certificate
 from tests.support.certificates import Certificates
 from tests.support.routers import BODY, PATH, rig, until

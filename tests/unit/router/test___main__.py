@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from router import __main__ as module
@@ -48,3 +50,29 @@ def test_a_secret_is_no_flag(served, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         module.main(["--help"])
     assert "TANDEM_DEPLOYMENT_KEY" in capsys.readouterr().out
+
+
+def test_check_config_prints_what_is_in_force_and_serves_not(served, capsys, tmp_path):
+    path = tmp_path / "fleet.json"
+    path.write_text('{"engines": [{"url": "http://a:1", "role": "both"}]}')
+    module.os.environ["TANDEM_DEPLOYMENT_KEY"] = "0123456789abcdef"
+    assert module.main(["--check-config", "--fleet-file", str(path), "--port", "9"]) == 0
+    out = capsys.readouterr().out
+    shown = json.loads(out)
+    assert (shown["settings"]["port"], shown["engines"][0]["url"]) == (9, "http://a:1")
+    assert "0123456789abcdef" not in out and not served
+
+
+@pytest.mark.parametrize("text", ["{", '{"engines": [{"url": "http://a:1", "rol": "both"}]}'])
+def test_check_config_ends_with_2_for_a_bad_fleet_file(served, capsys, tmp_path, text):
+    path = tmp_path / "fleet.json"
+    path.write_text(text)
+    assert module.main(["--check-config", "--fleet-file", str(path)]) == 2
+    assert "fleet file" in capsys.readouterr().err and not served
+
+
+@pytest.mark.parametrize(("flags", "key"), [(["--print-schema"], "port"), (["--print-schema", "fleet"], "engines")])
+def test_schemas_are_printed(served, capsys, flags, key):
+    assert module.main(flags) == 0
+    assert key in json.loads(capsys.readouterr().out)["properties"]
+    assert not served

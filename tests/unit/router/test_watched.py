@@ -1,8 +1,8 @@
 import asyncio
 import os
 
-from router.api import watched
-from router.api.watched import WatchedFiles, keep_fresh
+from router import watched
+from router.watched import WatchedFiles, keep_fresh
 
 
 def test_each_change_is_told_once(tmp_path):
