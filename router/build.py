@@ -30,6 +30,8 @@ from router.core.aliases import read_aliases
 from router.core.fleet import Member
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
+from router.core.pulse import PulseRules
+from router.driver.prober import Prober
 from router.driver.reaper import Reaper
 from router.driver.router import Router
 from router.driver.watch import FleetSource, FleetWatch
@@ -65,6 +67,7 @@ class Parts:
     servers: Servers | None
     reaper: Reaper | None
     security: Security
+    prober: Prober | None = None
     figures: Figures | None = None
     """With several workers: the metrics of all."""
 
@@ -98,7 +101,9 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     reaper = None
     if redis is not None and ledger is not None:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
-    parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security)
+    rules = PulseRules(settings.probe_s, settings.probe_timeout_s, settings.probe_failures, settings.probe_successes)
+    prober = Prober(router, rules) if settings.probe_s else None
+    parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober)
     telemetry.watch(functools.partial(_gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
@@ -181,6 +186,8 @@ async def running(parts: Parts) -> AsyncIterator[None]:
         await asyncio.gather(parts.watch.look(), *([parts.reaper.look()] if parts.reaper is not None else ()))
         parts.router.sweep.start()
         background = [tasks.create_task(parts.watch.run()), tasks.create_task(keep_fresh(parts.security.refreshables))]
+        if parts.prober is not None:
+            background.append(tasks.create_task(parts.prober.run()))
         if parts.ledger is not None:
             background.append(tasks.create_task(parts.ledger.run()))
         if parts.reaper is not None:

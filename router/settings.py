@@ -72,6 +72,14 @@ class Settings:
     """Seconds for which it is left out; doubled each time it fails again."""
     breaker_open_max_s: float = 30.0
     """Longest time for which it is left out before one request tries it."""
+    probe_s: float = 5.0
+    """Seconds between two questions to each instance whether it takes requests; 0: none are asked."""
+    probe_timeout_s: float = 5.0
+    """Seconds for an answer."""
+    probe_failures: int = 3
+    """Failures in a row after which an instance is left out; one that never answered well is at the first."""
+    probe_successes: int = 2
+    """Good answers in a row after which it is back."""
     max_requests: int = 4096
     """Requests in flight above which new ones get 503."""
     max_tokens: int = 0

@@ -62,6 +62,8 @@ class Behaviour:
     """Close a connection that has been idle for so long; 0: never."""
     half_open: bool = False
     """Never notice that a connection has closed: a request stays open until it is taken back."""
+    ready_status: int = 200
+    """Answer to `GET /readyz`; 0: none."""
     cancel_status: int = 200
     """Answer to a take-back; other than 200 nothing is taken back."""
 

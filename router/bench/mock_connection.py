@@ -114,7 +114,9 @@ class MockConnection(asyncio.Protocol):
             self._take_back(b"".join(self._body))
             return
         if self._parser.get_method() == b"GET":
-            self._send_json(200, b"{}")  # another router's health check
+            ready = self._engine.behaviour.ready_status
+            if ready:
+                self._send_json(ready, b"{}")  # a health check
             return
         self._busy = True
         self._engine.num_open += 1

@@ -83,7 +83,8 @@ class Health:
     def probed(self, instance_id: InstanceId, out: bool | None, now: float) -> None:
         """Probes find the instance well (None), out because it says so itself (True), or out since silent (False)."""
         if out is None:
-            self._out.pop(instance_id, None)
+            if self._out.pop(instance_id, None) is None:
+                return
         else:
             since = self._out.get(instance_id, (out, now))[1]
             self._out[instance_id] = (out, since)

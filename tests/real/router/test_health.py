@@ -51,7 +51,7 @@ async def test_c2_a_busy_engine_is_left_alone_for_as_long_as_it_asks_and_is_not_
 @pytest.mark.parametrize("side", ["prefills", "decodes"])
 async def test_c14_an_instance_that_fails_is_left_out_until_a_canary_finds_it_well(side):
     """production-stack issue 749, with a port that is closed: its requests move on, and then nobody tries it."""
-    async with rig(num_prefill=2, num_decode=2, breaker_open_s=0.3, fleet_poll_s=30.0) as r:
+    async with rig(num_prefill=2, num_decode=2, breaker_open_s=0.3, fleet_poll_s=30.0, probe_s=0.0) as r:
         broken, other = getattr(r, side)
         url = broken.url
         for decode in r.decodes:
@@ -143,3 +143,32 @@ async def test_retries_stay_within_their_budget_and_say_so():
         assert 502 in statuses, "no retry was paid for"
         text = (await r.client.get("/metrics")).text
         assert f'tandem_retries_denied_total{{why="budget"}} {float(statuses.count(502))}' in text
+
+
+@pytest.mark.parametrize("side", ["prefills", "decodes"])
+async def test_c11_an_instance_that_is_not_ready_gets_no_request(side):
+    """production-stack issue 619: requests hung on an engine that was started and not ready."""
+    async with rig(num_prefill=2, num_decode=2, probe_s=0.05, probe_timeout_s=0.2) as r:
+        health = r.parts.router.health
+        loading, other = getattr(r, side)
+        for engine in (loading, other):
+            r.behave(engine, ready_status=503, fault=Fault.HANG)
+        await until(lambda: {loading.name, other.name} <= health.shut)
+        answer = await r.client.post(PATH, json=BODY)
+        code = "no_prefill" if side == "prefills" else "no_decode"
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+        assert answer.headers["retry-after"] == "1" and not loading.seen and not other.seen
+        r.behave(other)
+        await until(lambda: other.name not in health.shut)
+        assert await ask(r, 4) == [200] * 4
+        assert not loading.seen
+
+
+async def test_a_silent_instance_is_left_out_unless_it_is_the_only_one():
+    async with rig(num_decode=2, probe_s=0.05, probe_timeout_s=0.05) as r:
+        r.behave(r.decode, ready_status=0)
+        await until(lambda: r.parts.router.health.state_of("d0") == "silent")
+        assert await ask(r, 8) == [200] * 8 and not r.decode.seen
+        r.behave(r.decodes[1], ready_status=0)
+        await until(lambda: len(r.parts.router.health.shut) == 2)
+        assert await ask(r) == [200] and r.decode.seen, "the one that is silent for longer is tried"
