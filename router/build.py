@@ -24,13 +24,15 @@ from router.api.front import Front
 from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
+from router.api.server import Server
+from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.build_router import build_router
 from router.core.aliases import read_aliases
 from router.core.fleet import Member
+from router.core.pulse import PulseRules
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
-from router.core.pulse import PulseRules
 from router.driver.prober import Prober
 from router.driver.reaper import Reaper
 from router.driver.router import Router
@@ -260,7 +262,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         timeout_keep_alive=max(1, round(settings.keep_alive_s)),
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
     )
-    return uvicorn.Server(config)
+    return Server(config, parts.router, settings.pre_stop_s, settings.grace_s)
 
 
 async def serve(settings: Settings, listener: socket.socket, place: Place | None = None) -> None:

@@ -122,8 +122,10 @@ class Settings:
     """Seconds for which an idle connection to an engine is kept; below the engine's own keep-alive (uvicorn: 5)."""
     keep_alive_s: float = 75.0
     """Seconds for which an idle client connection is kept."""
+    pre_stop_s: float = 0.0
+    """Seconds after SIGTERM in which new requests are still served, while /readyz says 503 already."""
     grace_s: float = 30.0
-    """Seconds that running requests get after SIGTERM."""
+    """Seconds that running requests get after that."""
     fleet_poll_s: float = 0.25
     """Seconds between two looks at the fleet."""
     data_path: str = "hook"

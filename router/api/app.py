@@ -124,10 +124,10 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
     @app.get("/ready", include_in_schema=False)
     async def readyz() -> JSONResponse:
         """Requests can be placed: 200, else 503. `degraded` says that the store does not answer."""
-        ready = router.fleet.serves and not router.admission.draining
+        ready = router.fleet.serves and not router.leaving
         state = {
             "ready": ready,
-            "draining": router.admission.draining,
+            "draining": router.leaving,
             "degraded": surface.watch.degraded or surface.ledger_degraded(),
             "models": sorted(model for model, pool in router.fleet.pools.items() if pool.serves),
             "workers": surface.num_workers(),

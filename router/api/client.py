@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from router.api.door import Door
 from router.api.problems import envelope, problem_headers, status_line
 from router.api.sse import error_event
-from router.contract.errors import TandemError
+from router.contract.errors import Draining, TandemError
 from router.core.intake import Endpoint
 from router.driver.exchange import Exchange
 from router.legs.answer import Answer
@@ -121,6 +121,8 @@ class HookClient:
 
     def refuse(self, error: TandemError) -> None:
         """Write the error in its envelope."""
+        if isinstance(error, Draining):
+            self.keep_alive = False  # the next request would meet the same
         self.answer(Answer(error.http_status, problem_headers(error), envelope(error)))
 
     def break_off(self, error: TandemError, *, stream: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from router.api.door import HOT_PATHS, Door, DoorLimits
 from router.api.problems import envelope, problem_headers
 from router.api.sse import error_event
-from router.contract.errors import BodyTooLarge, RequestTimeout, TandemError
+from router.contract.errors import BodyTooLarge, Draining, RequestTimeout, TandemError
 from router.core.intake import Endpoint
 from router.driver.exchange import Exchange
 from router.legs.answer import Answer
@@ -209,6 +209,8 @@ class AsgiClient:
 
     def refuse(self, error: TandemError) -> None:
         """Queue the error in its envelope."""
+        if isinstance(error, Draining):
+            self.close_after = True  # the next request would meet the same
         self.answer(Answer(error.http_status, problem_headers(error), envelope(error)))
 
     def break_off(self, error: TandemError, *, stream: bool) -> None:

@@ -84,6 +84,8 @@ class Router:
         self.idle: set[Due] = set()
         """Client connections that wait for a request."""
         self.sweep = Sweep((self.live, self.leftovers, self.idle))
+        self.leaving = False
+        """This process goes away soon: others should take what comes."""
         self.health = Health(conduct.breaker)
         self.retries = RetryBudget(conduct.retry_share, conduct.retry_floor_per_s, monotonic())
         self.retries_denied = 0
@@ -232,6 +234,7 @@ class Router:
 
     def drain(self) -> None:
         """New requests are refused; running ones go on."""
+        self.leaving = True
         self.admission.draining = True
 
     def abort(self) -> None:

@@ -93,6 +93,35 @@ async def test_sigterm_lets_a_running_stream_end_and_refuses_new_connections():
     await decode.stop()
 
 
+async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_streams_end():
+    prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
+    urls = [await prefill.start(), await decode.start()]
+    decode.behaviour = Behaviour(num_events=60, gap_s=0.05)
+    flags = ("--prefill", urls[0], "--decode", urls[1], "--pre-stop-s", "1", "--grace-s", "20")
+    process = await start("--port", "0", *flags)
+    port = await port_of(process)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        await until_ready(client)
+        async with client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
+            process.send_signal(signal.SIGTERM)
+            decode.behaviour = Behaviour()
+            while (ready := await client.get("/readyz")).status_code == 200:
+                await asyncio.sleep(0.01)
+            assert ready.json()["draining"] is True and (await client.get("/healthz")).status_code == 200
+            statuses = []
+            while not statuses or statuses[-1].status_code == 200:
+                statuses.append(await client.post(PATH, json=BODY))
+            assert len(statuses) > 1, "it served on"
+            refused = statuses[-1]
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "1")
+            text = "".join([piece async for piece in answer.aiter_text()])
+    assert text.endswith("data: [DONE]\n\n")
+    assert await process.wait() == 0
+    await prefill.stop()
+    await decode.stop()
+
+
 async def test_what_outlives_the_grace_ends_with_an_error():
     prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
     urls = [await prefill.start(), await decode.start()]

@@ -3,6 +3,7 @@ import pytest
 from router.api.door import Door, DoorLimits, sane_id
 from router.api.hints import Hints
 from router.core.admission import Admission
+from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.intake import Endpoint
 from router.core.placement import Desk, Rules
@@ -58,7 +59,7 @@ async def test_a_bad_request_is_answered_counted_and_goes_no_further(door, heade
 
 
 async def test_a_full_router_refuses_with_the_model_known(door):
-    door.router.admission.requests = 5
+    door.router.set_budget(Scope.TOTAL, "", Budget(0))
     client, _, record = knock(door)
     assert client.refused.code == "overloaded" and record.model == "m"
 
