@@ -25,7 +25,6 @@ from router.api.hook import HookProtocol
 from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
 from router.api.server import Server
-from router.api.watched import keep_fresh
 from router.api.watching import Shown
 from router.build_router import build_router
 from router.core.aliases import read_aliases

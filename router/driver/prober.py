@@ -7,17 +7,17 @@ takes requests. New instances are asked at once. Nobody waits for a probe.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from time import monotonic
 
+from router.contract.errors import Blame, LegError
 from router.contract.ids import Epoch, InstanceId
-from router.contract.instance import Instance
+from router.contract.instance import EngineKind, Instance
 from router.core.pulse import Beat, Pulse, PulseRules
 from router.driver.router import Router
-from router.legs.probe import Probe
+from router.legs.call import call, get_request
 
 TICK_S = 0.25
-READY = b"/readyz"
+_PATHS = {EngineKind.TANDEM: b"/readyz", EngineKind.VLLM: b"/health"}
 
 _Start = tuple[InstanceId, Epoch]
 
@@ -33,30 +33,39 @@ class Prober:
 
     async def run(self) -> None:
         """Probe, for ever."""
-        while True:
-            self.look()
-            await asyncio.sleep(TICK_S)
+        async with asyncio.TaskGroup() as probes:
+            while True:
+                for instance in self.due(monotonic()):
+                    probes.create_task(self.probe(instance))
+                await asyncio.sleep(TICK_S)
 
-    def look(self) -> None:
-        """Whoever is due is asked; whoever left the fleet is forgotten."""
-        now = monotonic()
+    def due(self, now: float) -> list[Instance]:
+        """Those whose turn has come; whoever left the fleet is forgotten."""
         instances = {_start_of(member.instance): member.instance for member in self._router.fleet.members}
         self._pulses = {start: self._pulses.get(start) or Pulse(self._rules) for start in instances}
         self._due_at = {start: self._due_at.get(start, now) for start in instances}
-        for start, instance in instances.items():
-            if self._due_at[start] <= now:
-                # The next one is due a period after this one has ended, however it ends.
-                self._due_at[start] = now + self._rules.timeout_s + self._rules.period_s
-                Probe(self._router.pool(instance.url), partial(self._on_end, start)).ask(READY, self._rules.timeout_s)
+        due = [start for start, at in self._due_at.items() if at <= now]
+        for start in due:
+            # The next one comes a period after this one has ended.
+            self._due_at[start] = now + self._rules.timeout_s + self._rules.period_s
+        return [instances[start] for start in due]
 
-    def _on_end(self, start: _Start, status: int) -> None:
+    async def probe(self, instance: Instance) -> None:
+        """The instance has been asked once, and the answer counts."""
+        pool = self._router.pool(instance.url)
+        side = Blame.DECODE if instance.role.decodes else Blame.PREFILL
+        try:
+            reply = await call(pool, get_request(pool, _PATHS[instance.engine]), side, self._rules.timeout_s)
+        except LegError:
+            beat = Beat.SILENT
+        else:
+            beat = Beat.WELL if 200 <= reply.status < 300 else Beat.REFUSED
+        start, now = _start_of(instance), monotonic()
         pulse = self._pulses.get(start)
-        if pulse is None:
-            return
-        now = monotonic()
-        self._due_at[start] = now + self._rules.period_s
-        pulse.beat(Beat.WELL if 200 <= status < 300 else Beat.REFUSED if status else Beat.SILENT)
-        self._router.health.probed(start[0], pulse.says_so if pulse.out else None, now)
+        if pulse is not None:  # else it has left, or started anew, meanwhile
+            self._due_at[start] = now + self._rules.period_s
+            pulse.beat(beat)
+            self._router.health.probed(instance.instance_id, pulse.says_so if pulse.out else None, now)
 
 
 def _start_of(instance: Instance) -> _Start:

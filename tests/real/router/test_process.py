@@ -97,7 +97,7 @@ async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_
     prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
     urls = [await prefill.start(), await decode.start()]
     decode.behaviour = Behaviour(num_events=60, gap_s=0.05)
-    flags = ("--prefill", urls[0], "--decode", urls[1], "--pre-stop-s", "1", "--grace-s", "20")
+    flags = ("--prefill", urls[0], "--decode", urls[1], "--pre-stop-s", "0.5", "--access-log", "false")
     process = await start("--port", "0", *flags)
     port = await port_of(process)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
@@ -117,7 +117,8 @@ async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_
             assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "1")
             text = "".join([piece async for piece in answer.aiter_text()])
     assert text.endswith("data: [DONE]\n\n")
-    assert await process.wait() == 0
+    await process.communicate()
+    assert process.returncode == 0
     await prefill.stop()
     await decode.stop()
 

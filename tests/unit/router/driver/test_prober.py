@@ -1,38 +1,81 @@
+import asyncio
+from time import monotonic
+
+import pytest
+
+from router.contract.errors import Blame, LegBroken
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.placement import Desk, Rules
 from router.core.pulse import PulseRules
-from router.driver.prober import READY, Prober
+from router.driver import prober as module
+from router.driver.prober import Prober
 from router.driver.router import Conduct, Router
-from router.legs.probe import Probe
+from router.legs.call import Reply
 from tests.support.instances import decode, prefill
 
+PERIOD_S = 100.0
 
-async def test_each_start_is_asked_when_due_and_its_answers_are_told(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(Probe, "ask", lambda self, path, timeout_s: asked.__setitem__(self._pool, (self, path)))
+
+@pytest.fixture
+def scene(monkeypatch):
+    """A prober of p0 and d0, whose calls are answered by what is put under their host."""
+    answers = {}
+
+    async def answered(pool, request, side, timeout_s):
+        answer = answers[request.split(b"host: ")[1].split(b":")[0].decode()]
+        if isinstance(answer, int):
+            return Reply(answer, [], b"")
+        raise answer
+
+    monkeypatch.setattr(module, "call", answered)
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
-    prober = Prober(router, PulseRules(period_s=100.0, failures=2))
-    prober.look()
-    assert asked == {}, "nobody is there"
     router.take_fleet(fold([prefill("p0"), decode("d0")], router.burdens, 0.0))
-    prober.look()
-    p0, d0 = router.pool("http://p0:8000"), router.pool("http://d0:8000")
-    assert {pool: path for pool, (_, path) in asked.items()} == {p0: READY, d0: READY}
-    probes = dict(asked)
-    asked.clear()
-    prober.look()
-    assert asked == {}, "the answers are awaited"
-    probes[p0][0]._end(503)
-    assert router.health.state_of("p0") == "not_ready"
-    probes[d0][0]._end(200)
-    prober.look()
-    assert asked == {} and router.health.state_of("d0") == "closed"
+    return router, Prober(router, PulseRules(period_s=PERIOD_S, failures=2)), answers
+
+
+async def look(prober: Prober, now: float) -> list[str]:
+    due = prober.due(now)
+    for instance in due:
+        await prober.probe(instance)
+    return [instance.instance_id for instance in due]
+
+
+async def test_everyone_is_asked_when_due_and_answers_are_told(scene):
+    router, prober, answers = scene
+    answers |= {"p0": 503, "d0": LegBroken("No.", side=Blame.DECODE)}
+    now = monotonic()
+    assert sorted(await look(prober, now)) == ["d0", "p0"]
+    assert [router.health.state_of(name) for name in ("p0", "d0")] == ["not_ready", "silent"]
+    assert await look(prober, now + 1) == [], "not yet"
+    answers |= {"p0": 200, "d0": 204}
+    assert len(await look(prober, monotonic() + PERIOD_S)) == 2
+    assert not router.health.alert
+
+
+async def test_a_new_start_is_asked_at_once_and_an_older_one_is_not_heard(scene):
+    router, prober, answers = scene
+    answers |= {"p0": 200, "d0": 200}
+    now = monotonic()
+    await look(prober, now)
+    older = router.fleet.members[-1].instance
+    assert older.instance_id == "p0"
     router.take_fleet(fold([prefill("p0", epoch=2), decode("d0")], router.burdens, 0.0))
-    prober.look()
-    assert list(asked) == [p0], "a new start is asked at once"
-    assert router.health.state_of("p0") == "closed"
-    probes[p0][0]._on_end = lambda status: prober._on_end(("p0", 1), status)
-    probes[p0][0]._end(503)
-    assert router.health.state_of("p0") == "closed", "what an older start says is not heard"
+    assert await look(prober, now + 1) == ["p0"]
+    answers["p0"] = 503
+    await prober.probe(older)
+    assert not router.health.alert
+
+
+async def test_it_goes_on_until_it_is_cancelled(scene, monkeypatch):
+    router, prober, answers = scene
+    monkeypatch.setattr(module, "TICK_S", 0.001)
+    answers |= {"p0": 503, "d0": 200}
+    running = asyncio.create_task(prober.run())
+    async with asyncio.timeout(10):
+        while not router.health.alert:
+            await asyncio.sleep(0.001)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
