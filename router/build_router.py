@@ -11,6 +11,7 @@ from router.core.admission import Admission, Limits
 from router.core.breaker import BreakerRules
 from router.core.budgets import Budget
 from router.core.burden import Burdens
+from router.core.explain import Explanations
 from router.core.placement import Desk
 from router.core.timing import Deadlines
 from router.driver.exchange import Exchange
@@ -44,7 +45,10 @@ def build_router(settings: Settings, access: EngineAccess | None = None) -> Rout
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
     )
-    return Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
+    router = Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
+    if settings.explain_placements:
+        router.explanations = Explanations(settings.explain_placements)
+    return router
 
 
 def build_admission(settings: Settings) -> Admission[Exchange]:

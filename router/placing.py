@@ -6,7 +6,7 @@ from router.api.hints import Hints
 from router.contract.instance import Mode
 from router.core.aliases import read_aliases
 from router.core.placement import Rules
-from router.core.policy_table import decode_policy, prefill_policy
+from router.core.policy_table import AFFINE_NAMES, decode_policy, prefill_policy
 from router.settings import Settings
 
 
@@ -18,6 +18,7 @@ def build_rules(settings: Settings) -> Rules:
         prefill_policy=prefill_policy(settings.prefill_policy),
         decode_policy=decode_policy(settings.decode_policy),
         crossover_tokens=settings.crossover_tokens,
+        decode_first=settings.decode_policy in AFFINE_NAMES,
         learns="cost" in (settings.prefill_policy, settings.decode_policy),
     )
 

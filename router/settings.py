@@ -50,6 +50,8 @@ class Settings:
     """Requests with fewer body bytes run on decode alone; 0: never."""
     crossover_tokens: int = 0
     """With mode auto, prompts of fewer estimated tokens run on decode alone; 0: learned from times to first token."""
+    explain_placements: int = 0
+    """Keep why the last so many requests were placed as they were, for /admin/placements; 0: none."""
     model_aliases: tuple[str, ...] = ()
     """Other names for models, each as alias=model."""
     prefill_policy: str = "power_of_two"

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from router.api.explained import add_explained
 from router.api.problems import envelope, problem_headers
 from router.api.stubs import describe_inference
 from router.api.watching import Shown, add_watching
@@ -51,6 +52,7 @@ def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     _add_models(app, surface)
     _add_health(app, surface)
     add_watching(app, surface.shown)
+    add_explained(app, surface.router)
     describe_inference(app)
     return app
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from router.contract.ids import InstanceId
 from router.contract.instance import Instance, Load, Mode, Role
 from router.core.burden import Burden, Burdens
-from router.core.pairing import feeds
+from router.core.pairs import Pairing, join, pair_up
 from router.core.roster import Roster
 
 _PUSH, _PULL = Mode.PUSH, Mode.PULL
@@ -55,15 +55,6 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairing:
-    """Who can hand KV cache to whom in one mode."""
-
-    prefills: Roster
-    decodes_of: Mapping[InstanceId, Roster]
-    """Prefill instance -> the decode instances that it can feed; never empty, never itself."""
-
-
-@dataclass(frozen=True, slots=True)
 class Pool:
     """Everyone who serves one model."""
 
@@ -76,7 +67,7 @@ class Pool:
     has_prefill: bool
     has_decode: bool
     only_both: bool
-    """No member is dedicated to one role."""
+    """Of those that take requests nobody is dedicated to one role."""
     max_context_tokens: int
     """The smallest of all members, since either leg may refuse a longer prompt."""
 
@@ -88,8 +79,7 @@ class Pool:
     def mode_of(self, prefill: Member, decode: Member) -> Mode:
         """How this pair, one of `either`, hands over: push where both can."""
         pushing = self.pairings.get(_PUSH)
-        fed = pushing.decodes_of.get(prefill.instance.instance_id) if pushing is not None else None
-        return _PUSH if fed is not None and decode.instance.instance_id in fed.by_id else _PULL
+        return _PUSH if pushing is not None and pushing.holds(prefill, decode) else _PULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +131,17 @@ def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
 def _pool(model: str, members: tuple[Member, ...]) -> Pool:
     taking = tuple(member for member in members if not member.instance.draining)
     prefills, decodes = _of_role(taking, Role.PREFILL), _of_role(taking, Role.DECODE)
-    possible = {mode: _pairing(prefills, decodes, mode) for mode in (_PUSH, _PULL)}
+    possible = {mode: pair_up(prefills, decodes, mode) for mode in (_PUSH, _PULL)}
     pairings = {mode: pairing for mode, pairing in possible.items() if pairing.prefills}
     return Pool(
         model=model,
         members=members,
         pairings=pairings,
-        either=_either(tuple(pairings.values())),
+        either=join(tuple(pairings.values())),
         solos=Roster(member for member in taking if member.instance.role.decodes),
         has_prefill=bool(prefills),
         has_decode=bool(decodes),
-        only_both=all(member.instance.role is Role.BOTH for member in members),
+        only_both=bool(taking) and all(member.instance.role is Role.BOTH for member in taking),
         max_context_tokens=min(member.instance.max_context_tokens for member in members),
     )
 
@@ -160,36 +150,6 @@ def _of_role(members: tuple[Member, ...], role: Role) -> tuple[Member, ...]:
     """Those dedicated to `role`, or those that can do everything when there are none."""
     dedicated = tuple(member for member in members if member.instance.role is role)
     return dedicated or tuple(member for member in members if member.instance.role is Role.BOTH)
-
-
-def _pairing(prefills: tuple[Member, ...], decodes: tuple[Member, ...], mode: Mode) -> Pairing:
-    decodes_of: dict[InstanceId, Roster] = {}
-    for member in prefills:
-        feedable = Roster(
-            other for other in decodes if other is not member and feeds(member.instance, other.instance, mode)
-        )
-        if feedable:
-            decodes_of[member.instance.instance_id] = feedable
-    return Pairing(Roster(member for member in prefills if member.instance.instance_id in decodes_of), decodes_of)
-
-
-def _either(pairings: tuple[Pairing, ...]) -> Pairing | None:
-    """All pairs of all pairings."""
-    if len(pairings) < 2:
-        return pairings[0] if pairings else None
-    prefills = _union([pairing.prefills for pairing in pairings])
-    decodes_of = {
-        name: _union([pairing.decodes_of[name] for pairing in pairings if name in pairing.decodes_of])
-        for name in prefills.ids
-    }
-    return Pairing(prefills, decodes_of)
-
-
-def _union(rosters: list[Roster]) -> Roster:
-    if all(roster == rosters[0] for roster in rosters):
-        return rosters[0]
-    by_id = {name: member for roster in rosters for name, member in roster.by_id.items()}
-    return Roster(member for _, member in sorted(by_id.items()))
 
 
 def _room_tokens(instance: Instance, load: Load) -> int | None:

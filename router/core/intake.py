@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,9 +52,13 @@ class Intake:
     session: bytes = b""
     """Requests with the same bytes here belong together; empty when the client says nothing of it."""
     prompt: Raw | bytes = b""
+    """JSON of the prompt or of the messages, as the client sent it."""
+    marks: Sequence[int] | None = None
+    """Of the prompt's beginnings (see prefix), once somebody has asked for them."""
     allowed: frozenset[Mode] | None = None
     """The modes that the client accepts; None: any."""
-    """JSON of the prompt or of the messages, as the client sent it."""
+    request_id: str = ""
+    """Ours, where choices are explained."""
     arrived_at: float = 0.0
     """When the request had been read as a whole, monotonic seconds; all its times count from here."""
     caller: str = ""

@@ -1,28 +1,34 @@
 """Placement: which prefill and which decode instance a request gets, or why it gets none.
 
 Both are chosen before anything is sent, because in push mode decode's leg names prefill's identity. Prefill is chosen
-first, by its queue of prompt tokens; decode then among those whose KV cache prefill can write.
+first, then decode among those that prefill can feed; or the other way round, where decode's policy keeps affinity.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
+from router.contract.errors import NoDecode, TandemError
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
 from router.contract.ledger import Outcome
 from router.core.abilities import able, unable
 from router.core.crossover import Crossover
-from router.core.fleet import Fleet, Member, Pairing, Pool
+from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
+from router.core.pairs import Pairing
 from router.core.policies import Policy, power_of_two
+from router.core.prefix import PrefixAffinity
 from router.core.record import Record
+from router.core.refusals import exhausted, missing, unknown
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
 
 _APART = 1 << 32
 """Between the turns of prefill and decode: of equals, each prefill instance is to meet each decode instance."""
+
+CROWDED = 8
+"""Sequences from which on a decode instance of another zone may be better, if it has no more than half of them."""
 
 _SPLIT = frozenset({Mode.PUSH, Mode.PULL})
 _SERVED = Outcome.SERVED
@@ -41,6 +47,8 @@ class Rules:
     decode_policy: Policy = power_of_two
     crossover_tokens: int = 0
     """Without a fixed mode, prompts below are local; 0: learned."""
+    decode_first: bool = False
+    """Decode is chosen before prefill, because its policy knows requests from before."""
     learns: bool = False
     """A policy reckons with the pace of instances."""
 
@@ -79,29 +87,67 @@ class Desk:
         """A Placement on instances outside `excluded`, or the Refusal that names what is missing."""
         pool = fleet.pools.get(intake.model) or _only(fleet, intake)
         if pool is None:
-            return Refusal(_unknown(fleet, intake.model))
+            return Refusal(unknown(fleet, intake.model))
         mode, reason = self._mode(pool, intake) if intake.allowed is None else self._asked(pool, intake, intake.allowed)
         if mode is _LOCAL:
             return self._alone(pool, intake, reason, turn, excluded)
+        if mode is None and (kept := self._kept(pool, intake, turn, excluded)) is not None:
+            return kept
         pairing = pool.either if mode is None else pool.pairings.get(mode)
-        if pairing is None:
-            return Refusal(_missing(pool, mode))
-        prefills = _able(pairing, excluded) if excluded else pairing.prefills
-        if not prefills:
+        pair = self._pair(pairing, intake, turn, excluded) if pairing is not None else None
+        if pair is None:
             if mode is None and (intake.allowed is None or _LOCAL in intake.allowed):
                 return self._alone(pool, intake, "no_pair", turn, excluded)
-            return Refusal(_exhausted(pool, pairing, excluded))
-        prefill = prefills[0]
-        if len(prefills) > 1:
-            prefill = self.rules.prefill_policy(prefills, weigh_tokens, intake, turn)
-        decodes = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
-        decode = decodes[0]
-        if len(decodes) > 1:
-            decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn + _APART)
+            return Refusal(missing(pool, mode) if pairing is None else exhausted(pool, pairing, excluded))
+        prefill, decode = pair
         if mode is None:
             mode = pool.mode_of(prefill, decode)
         ahead = weigh_tokens(prefill) if self.rules.learns else 0
         return Placement(mode, prefill, decode, reason, ahead)
+
+    def _pair(
+        self, pairing: Pairing, intake: Intake, turn: int, excluded: frozenset[InstanceId]
+    ) -> tuple[Member, Member] | None:
+        """Prefill and decode; the role that knows the request from before chooses first."""
+        rules = self.rules
+        if rules.decode_first:
+            decodes = pairing.decodes_outside(excluded) if excluded else pairing.decodes
+            if not decodes:
+                return None
+            decode = self._decode(decodes, intake, turn)
+            prefills = _outside(excluded, pairing.prefills_of[decode.instance.instance_id])
+        else:
+            prefills = pairing.prefills_outside(excluded) if excluded else pairing.prefills
+            if not prefills:
+                return None
+        prefill = prefills[0]
+        if len(prefills) > 1:
+            prefill = rules.prefill_policy(prefills, weigh_tokens, intake, turn)
+        if not rules.decode_first:
+            fed = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
+            decode = self._decode(fed, intake, turn)
+        return prefill, decode
+
+    def _decode(self, decodes: Roster, intake: Intake, turn: int) -> Member:
+        decode = decodes[0]
+        if len(decodes) > 1:
+            decode = self.rules.decode_policy(decodes, weigh_sequences, intake, turn + _APART)
+        if decodes.beyond is not None and weigh_sequences(decode) >= CROWDED:
+            far = power_of_two(decodes.beyond, weigh_sequences, intake, turn)
+            if 2 * weigh_sequences(far) <= weigh_sequences(decode):
+                return far
+        return decode
+
+    def _kept(self, pool: Pool, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | None:
+        """Local on a decode instance that keeps so much of the prompt that the rest is short; None if there is none."""
+        policy, below = self.rules.decode_policy, self.crossover.tokens
+        if not below or not isinstance(policy, PrefixAffinity) or (intake.allowed and _LOCAL not in intake.allowed):
+            return None
+        kept_tokens, keeper = policy.keeper(_outside(excluded, pool.solos), intake, turn)
+        if keeper is None or intake.prompt_tokens - kept_tokens >= below:
+            return None
+        policy.remember(intake, keeper)
+        return Placement(_LOCAL, None, keeper, "cached")
 
     def _mode(self, pool: Pool, intake: Intake) -> tuple[Mode | None, str]:
         """Mode and reason: the configured one unless something makes the request local. None: what the pair can."""
@@ -173,39 +219,3 @@ def _only(fleet: Fleet, intake: Intake) -> Pool | None:
 
 def _outside(excluded: frozenset[InstanceId], members: Roster) -> Roster:
     return members.without(excluded) if excluded else members
-
-
-def _able(pairing: Pairing, excluded: frozenset[InstanceId]) -> Roster:
-    """Prefill instances that are not excluded and can feed a decode instance that is not."""
-    return Roster(
-        member
-        for member in pairing.prefills.without(excluded)
-        if not excluded.issuperset(pairing.decodes_of[member.instance.instance_id].ids)
-    )
-
-
-def _unknown(fleet: Fleet, model: str) -> TandemError:
-    if not fleet.pools:
-        return NoPrefill(
-            "No engine is live; start a prefill and a decode instance, or wait until they have registered."
-        )
-    names = ", ".join(sorted(fleet.pools))
-    return ModelUnknown(f"The model {model!r} does not exist here; the models served are: {names}.", param="model")
-
-
-def _exhausted(pool: Pool, pairing: Pairing, excluded: frozenset[InstanceId]) -> TandemError:
-    if _outside(excluded, pairing.prefills):
-        return NoDecode(f"No other decode instance serves {pool.model!r}; add one or try again.")
-    return NoPrefill(f"No other prefill instance serves {pool.model!r}; add one or try again.")
-
-
-def _missing(pool: Pool, mode: Mode | None) -> TandemError:
-    if not pool.has_prefill:
-        return NoPrefill(f"No prefill instance is live for {pool.model!r}; start one or try again later.")
-    if not pool.has_decode:
-        return NoDecode(f"No decode instance is live for {pool.model!r}; start one or try again later.")
-    how = f" in {mode} mode" if mode is not None else ""
-    return NoPair(
-        f"No prefill and decode instance of {pool.model!r} can exchange KV cache{how}; "
-        "start both with the same model, dtype and mode."
-    )

@@ -28,6 +28,8 @@ _PLAIN: dict[str, Policy] = {
 }
 _AFFINE: dict[str, Callable[[], Policy]] = {"session": SessionAffinity, "prefix": PrefixAffinity}
 
+AFFINE_NAMES = tuple(_AFFINE)
+"""Those that know a request from before."""
 POLICY_NAMES = (*_PLAIN, *_AFFINE, "cost")
 
 

@@ -11,6 +11,7 @@ the next request goes elsewhere, and from then on there are two holders.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
 from msgspec import Raw
@@ -61,7 +62,7 @@ class PrefixMemory:
         """Marks in memory."""
         return len(self._young) + len(self._old)
 
-    def find(self, marks: list[int], members: Roster) -> tuple[int, list[Member]]:
+    def find(self, marks: Sequence[int], members: Roster) -> tuple[int, list[Member]]:
         """The longest beginning that some of `members` hold: its length in bytes and those members; (0, []) if none."""
         by_id = members.by_id
         for number in range(len(marks) - 1, -1, -1):
@@ -72,7 +73,7 @@ class PrefixMemory:
                     return ENDS[number], found
         return 0, []
 
-    def remember(self, marks: list[int], name: InstanceId) -> None:
+    def remember(self, marks: Sequence[int], name: InstanceId) -> None:
         """This instance has been sent a prompt with these beginnings."""
         young, old = self._young, self._old
         for mark in marks:
@@ -89,19 +90,40 @@ class PrefixMemory:
 class PrefixAffinity:
     """A Policy. Prompts that nobody knows are spread by power of two, weighed in tokens."""
 
-    def __init__(self, memory: PrefixMemory | None = None) -> None:
-        self.memory = memory or PrefixMemory()
+    def __init__(self) -> None:
+        self.memory = PrefixMemory()
 
     def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
         """Whoever holds the longest beginning, if it is worth the queue there."""
-        marks = marks_of(intake.model, intake.prompt)
-        chosen = power_of_two(members, weigh_tokens, intake, turn)
-        if not marks:
-            return chosen
-        num_bytes, holders = self.memory.find(marks, members)
-        if holders:
-            holder = min(holders, key=weigh_tokens)
-            if weigh_tokens(holder) <= weigh_tokens(chosen) + num_bytes // CHARS_PER_TOKEN:
-                chosen = holder
-        self.memory.remember(marks, chosen.instance.instance_id)
+        _, holder, other = self._compare(members, intake, turn)
+        chosen = holder or other
+        self.remember(intake, chosen)
         return chosen
+
+    def keeper(self, members: Roster, intake: Intake, turn: int) -> tuple[int, Member | None]:
+        """Who would be chosen for what it holds, and how many tokens that is; (0, None) for nobody."""
+        if not members:
+            return 0, None
+        tokens, holder, _ = self._compare(members, intake, turn)
+        return tokens, holder
+
+    def remember(self, intake: Intake, member: Member) -> None:
+        """The prompt has been sent there."""
+        self.memory.remember(_marks(intake), member.instance.instance_id)
+
+    def _compare(self, members: Roster, intake: Intake, turn: int) -> tuple[int, Member | None, Member]:
+        """Tokens that a holder has, the holder if that is worth its queue, and who is chosen without one."""
+        other = power_of_two(members, weigh_tokens, intake, turn)
+        num_bytes, holders = self.memory.find(_marks(intake), members)
+        if holders:
+            tokens, holder = num_bytes // CHARS_PER_TOKEN, min(holders, key=weigh_tokens)
+            if weigh_tokens(holder) <= weigh_tokens(other) + tokens:
+                return tokens, holder, other
+        return 0, None, other
+
+
+def _marks(intake: Intake) -> Sequence[int]:
+    """The prompt's marks, which are worked out once for all who ask."""
+    if intake.marks is None:
+        intake.marks = marks_of(intake.model, intake.prompt)
+    return intake.marks

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 class Roster(tuple["Member", ...]):
     """Members in the order of their ids. What is worked out of it holds for as long as the fleet's snapshot does."""
 
+    beyond: Roster | None = None
+    """Where these are the near ones: all of them, near and far."""
+
+    @property
+    def everyone(self) -> Roster:
+        """The near ones and the far ones."""
+        return self if self.beyond is None else self.beyond
+
     @cached_property
     def ids(self) -> tuple[InstanceId, ...]:
         """Their ids, in order."""
@@ -25,5 +33,6 @@ class Roster(tuple["Member", ...]):
         return {member.instance.instance_id: member for member in self}
 
     def without(self, excluded: frozenset[InstanceId]) -> Roster:
-        """Those who are not excluded."""
-        return Roster(member for member in self if member.instance.instance_id not in excluded)
+        """Those who are not excluded; the far ones when nobody near is left."""
+        left = Roster(member for member in self if member.instance.instance_id not in excluded)
+        return left if left or self.beyond is None else self.beyond.without(excluded)

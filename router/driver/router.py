@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time
 
 from router.contract.errors import Blame, Draining, Overloaded, PeerGone, TandemError
 from router.contract.ids import InstanceId, RequestId
@@ -19,6 +19,7 @@ from router.core.admission import WAIT, Admission
 from router.core.breaker import BreakerRules
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
+from router.core.explain import Explanations, explain
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
 from router.core.intake import Intake
@@ -70,6 +71,9 @@ def _learns_nothing(instance: Instance, answer: bytes) -> bool:
 class Router:
     """Belongs to one event loop."""
 
+    explanations: Explanations | None = None
+    """Why the last choices were made; None where nobody has asked for it."""
+
     def __init__(self, desk: Desk, burdens: Burdens, admission: Admission[Exchange], conduct: Conduct) -> None:
         self.desk = desk
         self.burdens = burdens
@@ -106,6 +110,8 @@ class Router:
 
     def open(self, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float) -> Exchange | TandemError:
         """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""
+        if self.explanations is not None:
+            intake.request_id = request_id
         entrance = self.admission.admit(intake)
         if isinstance(entrance, TandemError):
             return entrance
@@ -145,8 +151,18 @@ class Router:
         """The instances for one attempt of this request, by the fleet as it is known here."""
         self._turn += 1
         if self.health.alert:
-            return self._place_around(intake, excluded)
-        return self.desk.choose(self.fleet, intake, self._turn, excluded)
+            chosen = self._place_around(intake, excluded)
+        else:
+            chosen = self.desk.choose(self.fleet, intake, self._turn, excluded)
+        return chosen if self.explanations is None else self._explain(intake, chosen, excluded)
+
+    def _explain(
+        self, intake: Intake, chosen: Placement | Refusal, excluded: frozenset[InstanceId]
+    ) -> Placement | Refusal:
+        assert self.explanations is not None
+        out = excluded | self.health.shut
+        self.explanations.add(explain(self.fleet, intake, chosen, out, time()))
+        return chosen
 
     def _place_around(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """The same, around instances that are not well."""

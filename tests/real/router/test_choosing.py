@@ -113,3 +113,22 @@ async def test_o25_an_alias_is_served_as_its_model_and_an_unknown_name_nowhere()
         unknown = await r.client.post(PATH, json=LONG | {"model": "gpt-5"})
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
         assert all(len(engine.seen) == 1 for engine in r.engines)
+
+
+async def test_why_the_last_requests_were_placed_as_they_were_is_told():
+    async with rig(2, 1, explain_placements=8) as r:
+        ids = [(await r.client.post(PATH, json=LONG)).headers["x-request-id"] for _ in range(3)]
+        await r.client.post(PATH, json=LONG | {"model": "other"})
+        told = (await r.client.get("/admin/placements?limit=3")).json()
+        assert told["explaining"] is True
+        refused, last, second = told["placements"]
+        assert (refused["mode"], refused["reason"]) == ("", "model_not_found")
+        assert [last["request_id"], second["request_id"]] == [ids[2], ids[1]]
+        assert (last["mode"], last["reason"], last["decode"]) == ("push", "configured", "d0")
+        assert {one["instance_id"]: one["skipped"] for one in last["candidates"]} == {"p0": "", "p1": "", "d0": ""}
+
+
+async def test_nothing_is_kept_where_nobody_has_asked():
+    async with rig() as r:
+        await r.client.post(PATH, json=LONG)
+        assert (await r.client.get("/admin/placements")).json() == {"explaining": False, "placements": []}

@@ -131,19 +131,3 @@ def test_only_ranks_of_a_server_with_several_are_named_in_headers():
     ranked = replace(one.instance, dp_size=2, kv=replace(one.instance.kv, dp_rank=1))
     (member,) = fleet(replace(one, instance=ranked)).members
     assert member.lines == b"x-data-parallel-rank: 1\r\n"
-
-
-def test_either_is_all_pairs_and_the_same_object_where_modes_agree():
-    pool = fleet(prefill(), decode()).pools["m"]
-    assert pool.either.decodes_of["p0"] is pool.pairings[Mode.PUSH].decodes_of["p0"]
-    pool = fleet(prefill("p0", modes=[Mode.PULL]), decode("d0", modes=[Mode.PULL])).pools["m"]
-    assert pool.either is pool.pairings[Mode.PULL]
-    pool = fleet(prefill("p0"), prefill("p1", modes=[Mode.PUSH]), decode("d0", modes=[Mode.PULL]), decode("d1")).pools[
-        "m"
-    ]
-    assert names(pool.either.prefills) == ["p0", "p1"]
-    assert {name: names(members) for name, members in pool.either.decodes_of.items()} == {
-        "p0": ["d0", "d1"],
-        "p1": ["d1"],
-    }
-    assert fleet(prefill()).pools["m"].either is None

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
 from router.contract.errors import BadRequest, ModelUnknown, NoDecode, NoPair, NoPrefill
 from router.contract.instance import Mode
 from router.contract.ledger import Outcome
-from router.core.placement import Desk, Placement, Refusal, Rules
+from router.core.placement import CROWDED, Desk, Placement, Refusal, Rules
 from router.core.policies import least_loaded, round_robin
+from router.core.prefix import PrefixAffinity
 from router.core.record import Record
-from tests.support.instances import both, decode, fleet, intake, prefill
+from router.core.session import SessionAffinity
+from tests.support.instances import Seen, both, decode, fleet, intake, prefill
 
 NOBODY = frozenset()
 
@@ -290,3 +294,116 @@ def test_what_waits_is_noted_for_those_who_learn():
     pair.members[1].burden.take(70)
     assert choose(pair, learns=True).ahead_tokens == 70
     assert choose(pair).ahead_tokens == 0
+
+
+def zoned(seen, zone):
+    return Seen(replace(seen.instance, zone=zone))
+
+
+def zones(near=2, far=2):
+    near_, far_ = (
+        tuple(zoned(decode(f"{zone}{n}"), zone) for n in range(num)) for zone, num in (("a", near), ("b", far))
+    )
+    return fleet(zoned(prefill("p0"), "a"), *near_, *far_)
+
+
+def test_decode_is_taken_from_prefills_zone():
+    folded = zones()
+    assert {chosen(choose(folded, turn=turn))[1] for turn in range(40)} == {"a0", "a1"}
+    assert {chosen(choose(folded, turn=turn, excluded={"a0", "a1"}))[1] for turn in range(40)} == {"b0", "b1"}
+    assert {chosen(choose(zones(near=0), turn=turn))[1] for turn in range(40)} == {"b0", "b1"}
+
+
+def test_a_crowded_zone_sends_across_what_the_other_can_take_more_easily():
+    folded = zones(near=1, far=1)
+    near, far = folded.pools["m"].solos
+    for _ in range(CROWDED):
+        assert chosen(choose(folded))[1] == "a0"
+        near.burden.take(1)
+    assert {chosen(choose(folded, turn=turn))[1] for turn in range(40)} == {"b0"}
+    for _ in range(CROWDED // 2 + 1):
+        far.burden.take(1)
+    assert {chosen(choose(folded, turn=turn))[1] for turn in range(40)} == {"a0"}
+
+
+def test_a_session_keeps_its_decode_instance_whatever_prefill_would_be_chosen():
+    rules = {"decode_policy": SessionAffinity(), "decode_first": True}
+    seen = {
+        (request := f"s{n}".encode()): {
+            chosen(choose(mixed(), intake(session=request), turn, mode=None, **rules))[1] for turn in range(30)
+        }
+        for n in range(20)
+    }
+    assert all(len(decodes) == 1 for decodes in seen.values())
+    assert {next(iter(decodes)) for decodes in seen.values()} == {"d-push", "d-pull", "d-any"}
+
+
+def test_decode_first_pairs_with_those_that_can_feed_it_and_are_not_excluded():
+    rules = {"decode_policy": SessionAffinity(), "decode_first": True}
+    folded = fleet(
+        prefill("p0", compat="a"), decode("d0", compat="a"), prefill("p1", compat="b"), decode("d1", compat="b")
+    )
+    for turn in range(20):
+        request = intake(session=b"%d" % turn)
+        assert chosen(choose(folded, request, turn, **rules))[:2] in {("p0", "d0"), ("p1", "d1")}
+        assert chosen(choose(folded, request, turn, {"p0"}, **rules))[:2] == ("p1", "d1")
+        assert refused(choose(folded, request, turn, {"p0", "d1"}, **rules)) is NoDecode
+
+
+def test_decode_that_keeps_nearly_all_of_a_prompt_computes_the_rest_itself():
+    pair = fleet(prefill(), decode("d0"), decode("d1"))
+    rules = Rules(None, decode_policy=PrefixAffinity(), crossover_tokens=100, decode_first=True)
+    desk = Desk(rules)
+    talk = b"x" * 4096
+
+    def ask(prompt, **fields):
+        return chosen(desk.choose(pair, intake(body=prompt, prompt=prompt, **fields), 0, NOBODY))
+
+    _, keeper, mode, reason = ask(talk)
+    assert (mode, reason) == (Mode.PUSH, "long")
+    assert ask(talk + b"y" * 300) == (None, keeper, Mode.LOCAL, "cached")
+    assert ask(talk + b"z" * 500)[2:] == (Mode.PUSH, "long")
+    assert ask(talk, allowed=frozenset({Mode.PUSH, Mode.PULL}))[2] is Mode.PUSH
+    excluded = frozenset({keeper})
+    assert desk.choose(pair, intake(body=talk, prompt=talk), 0, excluded).mode is Mode.PUSH
+    pair.pools["m"].solos.by_id[keeper].burden.take(10_000)
+    assert ask(talk + b"y" * 300)[2] is Mode.PUSH, "it is too busy"
+
+
+def test_nobody_that_drains_is_chosen_and_those_that_are_both_step_in():
+    folded = fleet(prefill("p0", draining=True), prefill("p1"), decode("d0"), decode("d1", draining=True))
+    for turn in range(20):
+        assert chosen(choose(folded, turn=turn))[:2] == ("p1", "d0")
+        assert chosen(choose(folded, intake(whole="n"), turn))[1] == "d0"
+    assert refused(choose(fleet(prefill(draining=True), decode()))) is NoPrefill
+    assert refused(choose(fleet(prefill(), decode(draining=True)))) is NoDecode
+    assert chosen(choose(fleet(prefill(draining=True), both("b0"))))[1:] == ("b0", Mode.LOCAL, "only_both")
+
+
+def test_o25_only_those_that_have_the_adapter_are_paired():
+    def with_adapter(seen):
+        return Seen(replace(seen.instance, aliases=("lora",)))
+
+    folded = fleet(prefill("p0"), with_adapter(prefill("p1")), decode("d0"), with_adapter(decode("d1")))
+    for turn in range(20):
+        assert chosen(choose(folded, intake("lora"), turn))[:2] == ("p1", "d1")
+    assert {chosen(choose(folded, turn=turn))[:2] for turn in range(40)} == {
+        (first, second) for first in ("p0", "p1") for second in ("d0", "d1")
+    }
+    lonely = fleet(with_adapter(prefill("p0")), decode("d0"))
+    assert refused(choose(lonely, intake("lora"))) is NoDecode
+    assert not lonely.pools["lora"].serves and lonely.pools["m"].serves
+    assert refused(choose(lonely, intake("other"))) is ModelUnknown
+
+
+def test_ranks_of_one_server_are_weighed_each_by_itself():
+    def rank(number):
+        seen = prefill(f"p0#dp{number}")
+        kv = replace(seen.instance.kv, dp_rank=number)
+        return Seen(replace(seen.instance, url="http://p0:8000", kv=kv, dp_size=2))
+
+    folded = fleet(rank(0), rank(1), decode())
+    first, second = folded.pools["m"].pairings[Mode.PUSH].prefills
+    assert (first.lines, second.lines) == (b"x-data-parallel-rank: 0\r\n", b"x-data-parallel-rank: 1\r\n")
+    first.burden.take(10)
+    assert {chosen(choose(folded, turn=turn))[0] for turn in range(20)} == {"p0#dp1"}
