@@ -37,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("simulate",), "engine_shim.simulation.main", "play routers and shims in a seeded world full of faults"),
     Command(("bench", "serve"), "router.bench.serve", "load an OpenAI URL, or compare push, pull, local, monolithic"),
     Command(("bench", "router"), "router.bench.router", "measure what the router itself costs"),
+    Command(("bench", "transfer"), "engine_shim.bench.transfer", "measure how quickly KV cache moves between agents"),
     Command(("bench", "engine"), "engine_shim.bench.engine", "measure the reference engine beside transformers"),
 )
 
