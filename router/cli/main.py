@@ -92,7 +92,7 @@ def _explain(words: Sequence[str]) -> int:
         usage="tandem [--debug] COMMAND ...",
         description="A router for prefill/decode disaggregated LLM inference, with shims that push the KV cache.",
         epilog="commands:\n"
-        + "\n".join(f"  {' '.join(command.words):<14}{command.summary}" for command in COMMANDS)
+        + "\n".join(f"  {' '.join(command.words):<15} {command.summary}" for command in COMMANDS)
         + "\n\n'tandem COMMAND --help' lists a command's settings with defaults and units.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
