@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test suites check lint chaos soak diagrams bench clean
+.PHONY: help install up test suites check lint chaos soak cancellations diagrams bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -61,6 +61,9 @@ chaos: install  ## hurt real processes under load, three minutes; another seed w
 soak: install  ## the same with 10,000 requests, a quarter of an hour
 	@mkdir -p .tandem/soak
 	$(BIN)/python -m tests.support.chaos --requests 10000 --per-s 12 --folder .tandem/soak $(ARGS)
+
+cancellations: install  ## 1,000 clients that leave in random moments of every phase
+	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams

@@ -228,6 +228,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     security = parts.security
     door = Door(parts.router, limits, security.gate, escorted=security.escorted)
     door.hints = build_hints(settings)
+    door.priority_from = settings.priority_from
     ledger = parts.ledger
 
     @asynccontextmanager

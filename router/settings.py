@@ -17,6 +17,7 @@ SECRETS = ("deployment_key", "admin_key", "engine_key")
 MODES = (*Mode, "auto")
 DATA_PATHS = ("hook", "asgi")
 PREFILL_CANCELS = ("anytime", "never")
+PRIORITY_SOURCES = ("none", "header", "body")
 MAX_WORKERS = 256
 
 
@@ -98,6 +99,8 @@ class Settings:
     """Requests that may wait for admission instead of getting 503; 0: none."""
     queue_tokens: int = 0
     """Estimated prompt tokens that may wait; 0: no limit."""
+    priority_from: str = "none"
+    """Where a waiting request's priority is read, smaller first: none, header (X-Priority) or body (priority)."""
     queue_s: float = 60.0
     """Seconds for which a request may wait for admission."""
     max_body_bytes: int = 16 * 1024 * 1024
@@ -188,6 +191,7 @@ def check(settings: Settings) -> Settings:
     _among("mode", settings.mode, MODES)
     read_aliases(settings.model_aliases)
     _among("data_path", settings.data_path, DATA_PATHS)
+    _among("priority_from", settings.priority_from, PRIORITY_SOURCES)
     _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
     _among("prefill_policy", settings.prefill_policy, POLICY_NAMES)
     _among("decode_policy", settings.decode_policy, POLICY_NAMES)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from router.api.gate import Gate
 from router.api.hints import Hints
 from router.api.intake import read_intake
-from router.contract.errors import BadRequest, Impossible, MediaUnsupported, TandemError
+from router.api.wishes import PHASE_HEADERS, TOTAL_HEADERS, priority_of, shortened, total_s
+from router.contract.errors import Impossible, MediaUnsupported, TandemError
 from router.contract.ledger import Outcome
 from router.contract.wire import MAX_ID_CHARS
 from router.core.intake import Endpoint
@@ -27,10 +28,9 @@ HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 """Paths that are taken before any framework sees them."""
 
 _TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
-_TIMEOUT_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
 NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
 """Headers of requests that are carried behind ASGI, whose server knows what they ask for."""
-_READ_HEADERS = frozenset({b"x-request-id", b"content-encoding", *_TIMEOUT_HEADERS, *_TRACE_HEADERS})
+_READ_HEADERS = frozenset({b"x-request-id", b"content-encoding", *TOTAL_HEADERS, *PHASE_HEADERS, *_TRACE_HEADERS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Door:
 
     hints: Hints | None = None
     """What clients may say of a request's place; None: nothing is listened to."""
+    priority_from = "none"
+    """Where a request's priority is read (see wishes)."""
 
     def __init__(
         self, router: Router, limits: DoorLimits, gate: Gate | None = None, *, escorted: frozenset[bytes] = NOT_PLAIN
@@ -76,14 +78,18 @@ class Door:
         client.name(client_id or request_id)
         model = ""
         try:
-            total_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
+            allowed_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
             intake = read_intake(endpoint, body, trace, client_id)
             intake.arrived_at = arrived_at
             intake.caller = caller
+            if not plain and not PHASE_HEADERS.isdisjoint(headers):
+                intake.deadlines = shortened(headers, self.router.deadlines, intake.prompt_tokens)
+            if self.priority_from != "none":
+                intake.priority = priority_of(self.priority_from, headers, intake.body)
             if self.hints is not None:
                 self.hints.apply(intake, headers)
             model = intake.model
-            opened = self.router.open(client, intake, request_id, total_s)
+            opened = self.router.open(client, intake, request_id, allowed_s)
         except TandemError as error:
             opened = error
         except Exception as error:  # the one boundary of a request: a bug costs this request only
@@ -110,7 +116,7 @@ class Door:
         """The wanted total deadline, seconds, and the header lines for both legs."""
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MediaUnsupported("Send the body without Content-Encoding.")
-        return _wanted_s(headers, self.router.deadlines.total_s), _trace_lines(headers)
+        return total_s(headers, self.router.deadlines.total_s), _trace_lines(headers)
 
 
 def sane_id(value: bytes) -> str:
@@ -119,19 +125,6 @@ def sane_id(value: bytes) -> str:
         return ""
     text = value.decode("ascii")
     return text if text.isprintable() else ""
-
-
-def _wanted_s(headers: Mapping[bytes, bytes], default_s: float) -> float:
-    """The total deadline that the client asks for, seconds; it can only shorten the configured one."""
-    wanted_s = default_s
-    for name in _TIMEOUT_HEADERS:
-        value = headers.get(name)
-        if value is None:
-            continue
-        if not value.isdigit() or not 0 < len(value) <= 12 or int(value) == 0:
-            raise BadRequest(f"{name.decode()} must be a whole number of milliseconds of at least 1.")
-        wanted_s = min(wanted_s, int(value) / 1000)
-    return wanted_s
 
 
 def _trace_lines(headers: Mapping[bytes, bytes]) -> bytes:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Raw
 
 from router.contract.instance import Mode
+from router.core.timing import Deadlines
 
 CHARS_PER_TOKEN = 4
 """How many body bytes are counted as one prompt token where only the relative size of requests matters."""
@@ -65,6 +66,8 @@ class Intake:
     """The name of the API key that it came with, or empty where none is needed."""
     priority: int = 0
     """A smaller one comes in first where requests wait."""
+    deadlines: Deadlines | None = None
+    """Its own ones, shorter than those of the settings; None: those."""
 
     @property
     def prompt_tokens(self) -> int:

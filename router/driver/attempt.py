@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
 _PUSH, _PULL, _PREFILL, _ROUTER = Mode.PUSH, Mode.PULL, Blame.PREFILL, Blame.ROUTER
+MARGIN_S = 1.0
+"""By so much the deadline that prefill is told of lies behind ours, which is the one that counts."""
 _VLLM = EngineKind.VLLM
 
 
@@ -59,8 +61,12 @@ class Attempt:
             router.health.take_canary(keys_of(placement), self)
 
     def send_prefill(self, left_s: float) -> None:
-        """The prefill leg is on its way; `left_s` seconds of the request's deadline are left."""
+        """The prefill leg is on its way; `left_s` seconds of the request's deadline are left.
+
+        Prefill is told of its own deadline: if we cannot cancel it, it gives up soon after us all the same.
+        """
         prefill, intake = self.placement.prefill, self._exchange.intake
+        left_s = min(left_s, self._exchange.deadlines.prefill_for(self._tokens) + MARGIN_S)
         assert prefill is not None  # the machine sends no prefill leg in local mode
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
         body = prefill_body(intake.body, prefill_params_json(transfer_id))
@@ -131,7 +137,7 @@ class Attempt:
     def leave_prefill(self) -> None:
         """Prefill finishes on its own and weighs until then; nobody hears of it."""
         if self._prefill is not None and self._prefill_burden is not None:
-            until = monotonic() + self._router.deadlines.prefill_for(self._tokens)
+            until = monotonic() + self._exchange.deadlines.prefill_for(self._tokens)
             Leftover(self._prefill, self._prefill_burden, self._tokens, until).watch(self._router.leftovers)
             self._prefill_burden = None
 

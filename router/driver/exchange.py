@@ -56,6 +56,7 @@ class Exchange(Facts):
         self._router = router
         self._client = client
         self.intake = intake
+        self.deadlines = intake.deadlines or router.deadlines
         self.request_id = request_id
         self.reply = Reply(client)
         self._node: Node = IDLE
@@ -68,7 +69,7 @@ class Exchange(Facts):
     def wait(self) -> None:
         """It stands in the line for admission: `open` follows, or its end."""
         self.waits = True
-        self._be_due(self.arrived_at + self._router.deadlines.queue_s)
+        self._be_due(self.arrived_at + self.deadlines.queue_s)
 
     def open(self) -> None:
         """Place the request and send its legs, or refuse it."""
@@ -91,7 +92,7 @@ class Exchange(Facts):
             self._fail(_PREFILL, handed_over)
             return
         self._handed_over = handed_over
-        self._be_due(now + self._router.deadlines.first_token_s)
+        self._be_due(now + self.deadlines.first_token_s)
         if self._router.health.alert:
             attempt.praise_prefill()
         self._step(_PREFILL_DONE)
@@ -122,7 +123,7 @@ class Exchange(Facts):
     def on_client_paused(self) -> None:
         """The client does not keep up: hold decode back."""
         self._paused_at = monotonic()
-        self._be_due(self._paused_at + self._router.deadlines.stalled_s)
+        self._be_due(self._paused_at + self.deadlines.stalled_s)
         if self._attempt is not None:
             self._attempt.pause_decode()
 
@@ -141,7 +142,7 @@ class Exchange(Facts):
         if self.waits:
             self.expire(QueueTimeout("The request has waited for its turn for as long as it may; try again shortly."))
             return
-        deadlines, start = self._router.deadlines, self.arrived_at
+        deadlines, start = self.deadlines, self.arrived_at
         moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
@@ -210,7 +211,7 @@ class Exchange(Facts):
         self.attempts += 1
         now = monotonic()
         self.sent_s = now - self.arrived_at
-        self._be_due(now + router.shortest_s)
+        self._be_due(now + (router.shortest_s if self.intake.deadlines is None else self.deadlines.shortest_s))
         router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
         self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}", now)
         self._node = START[chosen.mode]
@@ -233,7 +234,7 @@ class Exchange(Facts):
 
     def _commit(self) -> None:
         self.first_byte_s = self.last_byte_at - self.arrived_at
-        self._be_due(self.last_byte_at + self._router.deadlines.next_token_s)
+        self._be_due(self.last_byte_at + self.deadlines.next_token_s)
         if self._router.health.alert and self._attempt is not None:
             self._attempt.praise(ended=False)
         self.status = self.reply.commit()

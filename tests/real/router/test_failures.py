@@ -303,3 +303,20 @@ async def test_who_waits_for_too_long_is_told_to_come_again(data_path):
         held.cancel()
         await asyncio.gather(held, return_exceptions=True)
         await r.come_to_rest()
+
+
+@pytest.mark.parametrize(
+    ("header", "side", "code"),
+    [
+        ("X-Prefill-Timeout-Ms", "prefill", "prefill_timeout"),
+        ("X-First-Token-Timeout-Ms", "decode", "first_token_timeout"),
+        ("X-Request-Timeout-Ms", "decode", "deadline_exceeded"),
+    ],
+)
+async def test_x7_a_client_may_shorten_each_phase(data_path, header, side, code):
+    async with rig(data_path=data_path, attempts=1) as r:
+        r.behave(r.decode, fault=Fault.HANG)
+        r.behave(getattr(r, side), fault=Fault.HANG)
+        answer = await r.client.post(PATH, json=STREAM, headers={header: "100"})
+        assert (answer.status_code, code_of(answer)) == (504, code)
+        await r.come_to_rest()

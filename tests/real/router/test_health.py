@@ -51,7 +51,7 @@ async def test_c2_a_busy_engine_is_left_alone_for_as_long_as_it_asks_and_is_not_
 @pytest.mark.parametrize("side", ["prefills", "decodes"])
 async def test_c14_an_instance_that_fails_is_left_out_until_a_canary_finds_it_well(side):
     """production-stack issue 749, with a port that is closed: its requests move on, and then nobody tries it."""
-    async with rig(num_prefill=2, num_decode=2, breaker_open_s=0.3, fleet_poll_s=30.0, probe_s=0.0) as r:
+    async with rig(num_prefill=2, num_decode=2, breaker_open_s=0.3, fleet_poll_s=30.0) as r:
         broken, other = getattr(r, side)
         url = broken.url
         for decode in r.decodes:

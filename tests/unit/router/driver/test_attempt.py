@@ -60,6 +60,7 @@ class Router:
 
 
 class Exchange:
+    deadlines = Deadlines(prefill_s=10.0, prefill_token_s=0.1)
     intake = Intake(Endpoint.CHAT, b'{"model":"m"}' + b" " * 387, "m", False, "")
 
 
@@ -235,3 +236,11 @@ def test_a_canary_is_released_when_its_attempt_is_closed():
     assert router.health.shut == {"d0"}
     canary.close(fetched=False)
     assert router.health.alert and not router.health.shut
+
+
+@pytest.mark.parametrize(("left_s", "told_ms"), [(600.0, 10_000 + 101 * 100 + 1000), (3.0, 3000)])
+def test_prefill_is_told_when_nobody_waits_for_it_any_more(left_s, told_ms):
+    one, router, _ = attempt()
+    one.send_prefill(left_s)
+    (leg,) = router.pools["http://p0:8000"].legs
+    assert b"x-request-deadline-ms: %d\r\n" % told_ms in leg._request

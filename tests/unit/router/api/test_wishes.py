@@ -1,0 +1,50 @@
+import pytest
+
+from router.api.wishes import priority_of, shortened, total_s
+from router.contract.errors import BadRequest
+from router.core.timing import Deadlines
+
+CONFIGURED = Deadlines(prefill_s=10, prefill_token_s=0.1, first_token_s=20, next_token_s=5, total_s=100, queue_s=60)
+
+
+def test_phases_become_shorter_never_longer():
+    headers = {b"x-queue-timeout-ms": b"500", b"x-prefill-timeout-ms": b"2000", b"x-next-token-timeout-ms": b"9000"}
+    ours = shortened(headers, CONFIGURED, 30)
+    assert (ours.queue_s, ours.prefill_for(30), ours.first_token_s, ours.next_token_s) == (0.5, 2.0, 20, 5)
+    assert (ours.total_s, ours.stalled_s) == (100, CONFIGURED.stalled_s)
+    longer = shortened({b"x-prefill-timeout-ms": b"99000", b"x-first-token-timeout-ms": b"30"}, CONFIGURED, 30)
+    assert (longer.prefill_for(30), longer.first_token_s) == (CONFIGURED.prefill_for(30), 0.03)
+
+
+def test_the_shortest_total_counts():
+    assert total_s({}, 7.0) == 7.0
+    assert total_s({b"x-request-timeout-ms": b"2500", b"x-request-deadline-ms": b"3000"}, 7.0) == 2.5
+    assert total_s({b"x-request-timeout-ms": b"8000"}, 7.0) == 7.0
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"1.5", b"soon", b"1" * 13])
+def test_what_is_no_time_is_refused_by_its_name(value):
+    with pytest.raises(BadRequest, match="x-prefill-timeout-ms"):
+        shortened({b"x-prefill-timeout-ms": value}, CONFIGURED, 1)
+    with pytest.raises(BadRequest, match="x-request-timeout-ms"):
+        total_s({b"x-request-timeout-ms": value}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "headers", "body", "priority"),
+    [
+        ("header", {}, b'{"priority":5}', 0),
+        ("header", {b"x-priority": b"-3"}, b"{}", -3),
+        ("body", {b"x-priority": b"-3"}, b'{"model":"m","priority":5}', 5),
+        ("body", {}, b"{}", 0),
+        ("body", {}, b'{"priority":"high"}', 0),
+        ("body", {}, b'{"priority":1.5}', 0),
+    ],
+)
+def test_priority_comes_from_where_it_is_listened_to(source, headers, body, priority):
+    assert priority_of(source, headers, body) == priority
+
+
+def test_a_priority_that_is_no_number_is_refused():
+    with pytest.raises(BadRequest, match="x-priority"):
+        priority_of("header", {b"x-priority": b"high"}, b"{}")
