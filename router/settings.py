@@ -43,6 +43,14 @@ class Settings:
     """URLs of decode engines, or without prefill of engines that do both."""
     fleet_file: str = ""
     """YAML, JSON or TOML file that lists engines; read again when it changes."""
+    kubernetes_selector: str = ""
+    """Label selector of the pods that are engines, such as app=vllm; empty: no Kubernetes."""
+    kubernetes_namespace: str = ""
+    """Their namespace; empty: that of the router's own pod."""
+    kubernetes_api: str = ""
+    """URL of the API server; empty: as pods are told."""
+    kubernetes_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """Folder with token, ca.crt and namespace of the service account, which must be allowed to list and watch pods."""
     mode: str = "push"
     """How the KV cache reaches decode: push, pull, local (no disaggregation), or auto (what suits prompt and pair)."""
     mode_header: str = ""
@@ -211,8 +219,11 @@ def check(settings: Settings) -> Settings:
         raise BadSettings("tls_key and tls_client_ca need tls_cert, the certificate that clients are shown.")
     if settings.engine_cert_key and not settings.engine_cert:
         raise BadSettings("engine_cert_key needs engine_cert, the certificate that engines are shown.")
-    if not settings.store and not settings.decode and not settings.fleet_file:
-        raise BadSettings("Give --store (a redis:// URL), or the engines by --prefill and --decode or --fleet-file.")
+    if not (settings.store or settings.decode or settings.fleet_file or settings.kubernetes_selector):
+        raise BadSettings(
+            "Give --store (a redis:// URL), or the engines by --prefill and --decode, by --fleet-file or by "
+            "--kubernetes-selector."
+        )
     return settings
 
 

@@ -57,10 +57,14 @@ class Entry:
     """Only servers with the same word exchange KV cache; empty: made of version, model and dtype of the cache."""
     zone: str = ""
     labels: tuple[tuple[str, str], ...] = ()
+    endpoints: tuple[str, ...] = ()
+    """Paths that it serves beside chat and text completions; empty: as its shim or its /openapi.json says."""
+    lacks: tuple[str, ...] = ()
+    """Options that it cannot serve, such as n or prompt_logprobs."""
     draining: bool = False
     """It finishes what it has and gets nothing new."""
 
     @property
     def unmarked(self) -> Entry:
         """Without what is only written beside the server: equal ones are asked the same."""
-        return replace(self, aliases=(), zone="", labels=(), draining=False)
+        return replace(self, aliases=(), zone="", labels=(), endpoints=(), lacks=(), draining=False)

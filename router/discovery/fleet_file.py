@@ -62,6 +62,9 @@ class FleetFile:
                 LOG.info("the fleet file %s has been read again: %d engines", self._path, len(self._entries))
         return self._entries
 
+    async def follow(self) -> None:
+        """Whoever asks for entries looks at the file."""
+
 
 def read_fleet_file(path: Path) -> tuple[Entry, ...]:
     """The servers that the file lists, in its order.

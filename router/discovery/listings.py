@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from router.contract.errors import BadSettings
 from router.contract.instance import Role
 from router.discovery.entry import Entry
 from router.discovery.fleet_file import FleetFile
+from router.discovery.kube_api import KubeApi, KubePlace
+from router.discovery.kubernetes import KubernetesPods
 from router.discovery.servers import Listed, Listing
 from router.settings import Settings
 
@@ -16,14 +20,36 @@ def listings_of(settings: Settings) -> list[Listing]:
     """All of them; none when only the store tells who is there.
 
     Raises:
-        BadSettings: the fleet file cannot be used.
+        BadSettings: the fleet file cannot be used, or there is no Kubernetes.
     """
     listings: list[Listing] = []
     if settings.prefill or settings.decode:
         listings.append(Listed(flagged(settings.prefill, settings.decode)))
     if settings.fleet_file:
         listings.append(FleetFile(Path(settings.fleet_file)))
+    if settings.kubernetes_selector:
+        listings.append(KubernetesPods(KubeApi(kube_place(settings, os.environ), settings.kubernetes_selector)))
     return listings
+
+
+def kube_place(settings: Settings, env: Mapping[str, str]) -> KubePlace:
+    """Where the API server is, by the settings or as Kubernetes tells pods.
+
+    Raises:
+        BadSettings: nobody says.
+    """
+    account = Path(settings.kubernetes_account)
+    url, host = settings.kubernetes_api, env.get("KUBERNETES_SERVICE_HOST", "")
+    if not url and host:
+        bracketed = f"[{host}]" if ":" in host else host
+        url = f"https://{bracketed}:{env.get('KUBERNETES_SERVICE_PORT', '443')}"
+    try:
+        namespace = settings.kubernetes_namespace or (account / "namespace").read_text("utf-8").strip()
+    except OSError:
+        namespace = ""
+    if not url or not namespace:
+        raise BadSettings("This is no pod of Kubernetes; set kubernetes_api and kubernetes_namespace.")
+    return KubePlace(url, namespace, account)
 
 
 def flagged(prefill: Sequence[str], decode: Sequence[str]) -> tuple[Entry, ...]:

@@ -158,4 +158,6 @@ class Server:
             aliases=tuple(names),
             zone=entry.zone or instance.zone,
             labels=entry.labels or instance.labels,
+            endpoints=entry.endpoints or instance.endpoints,
+            lacks=entry.lacks or instance.lacks,
         )

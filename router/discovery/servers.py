@@ -28,6 +28,9 @@ class Listing(Protocol):
     def entries(self) -> Sequence[Entry]:
         """Those that may be part of the fleet now."""
 
+    async def follow(self) -> None:
+        """The list is kept fresh, until cancelled; returns when there is nothing to follow."""
+
 
 class Listed:
     """Servers that were given once and for all."""
@@ -41,6 +44,9 @@ class Listed:
         """All of them."""
         return self._entries
 
+    async def follow(self) -> None:
+        """They do not change."""
+
 
 class Servers:
     """Looks at every server of its listings, from the first snapshot until `aclose`."""
@@ -50,6 +56,7 @@ class Servers:
         self._make_pool = make_pool
         self._running: dict[Entry, tuple[Server, asyncio.Task[None]]] = {}
         """By what is asked of a server; marks beside it may change while it runs."""
+        self._following: list[asyncio.Task[None]] = []
         self._waited = False
 
     @property
@@ -59,6 +66,9 @@ class Servers:
 
     async def snapshot(self) -> tuple[FoundSighting, ...]:
         """Every instance that counts now. Only the first call waits, at most FIRST_S seconds, for first answers."""
+        if not self._following:
+            loop = asyncio.get_running_loop()
+            self._following = [loop.create_task(listing.follow()) for listing in self._listings]
         self._follow_listings()
         if not self._waited and self._running:
             self._waited = True
@@ -95,7 +105,7 @@ class Servers:
 
     async def aclose(self) -> None:
         """Nobody is looked at any more."""
-        tasks = [task for _, task in self._running.values()]
+        tasks = [*self._following, *(task for _, task in self._running.values())]
         self._running = {}
         for task in tasks:
             task.cancel()

@@ -21,8 +21,18 @@ from router.contract.errors import Blame, LegTimeout
 from router.contract.ids import EngineId, Epoch, InstanceId, TransferId
 from router.contract.instance import EngineKind, Instance, KVIdentity, Load, Mode, Role
 from router.contract.wire import prefill_params
+from router.core.intake import Endpoint
 from router.discovery.entry import Entry, Identity
-from router.discovery.vllm_answers import Gauges, Names, Rank, read_gauges, read_identity, read_names, read_version
+from router.discovery.vllm_answers import (
+    Gauges,
+    Names,
+    Rank,
+    read_endpoints,
+    read_gauges,
+    read_identity,
+    read_names,
+    read_version,
+)
 from router.legs.call import Reply, call, get_request
 from router.legs.params import leg_request
 from router.legs.pool import LegPool
@@ -38,6 +48,7 @@ NAMES_S = 10.0
 """Seconds between two looks at the served names: LoRA adapters come and go."""
 
 _UNKNOWN = Rank(Load(), 0, "")
+_ENDPOINTS = frozenset(endpoint.value for endpoint in Endpoint)
 _BOTH_MODES = (Mode.PUSH, Mode.PULL)
 
 
@@ -51,6 +62,7 @@ class VllmServer:
         self._side = Blame.PREFILL if self._role is Role.PREFILL else Blame.DECODE
         self._names: Names | None = None
         self._version = ""
+        self._endpoints: tuple[str, ...] = ()
         self._named_at = 0.0
         self._identity: dict[int, Identity] = {}
         self._probe_at = 0.0
@@ -114,6 +126,9 @@ class VllmServer:
         if names is None:
             return False
         if self._names is None:
+            document = await self._get(b"/openapi.json")
+            served = read_endpoints(document.body) if document.status == 200 else ()
+            self._endpoints = tuple(path for path in served if path in _ENDPOINTS)
             started_ms = int(self._gauges.started_unix_s * 1000)
             self._epoch = Epoch(started_ms or max(_unix_ms(), self._epoch + 1))
         self._names, self._named_at = names, monotonic()
@@ -187,6 +202,7 @@ class VllmServer:
             engine=EngineKind.VLLM,
             aliases=tuple(aliases),
             dp_size=dp_size,
+            endpoints=self._endpoints,
         )
 
     def _kv(self, names: Names, rank: int) -> KVIdentity | None:

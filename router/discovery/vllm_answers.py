@@ -1,4 +1,4 @@
-"""What a plain vLLM server tells of itself: GET /v1/models, GET /version, GET /metrics, and `kv_transfer_params`.
+"""What a plain vLLM server tells of itself: /v1/models, /version, /metrics, /openapi.json, and `kv_transfer_params`.
 
 Field and metric names are those of vLLM 0.32 and 0.33. Whatever is missing or unreadable is left out, never guessed.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 import msgspec
+from msgspec import Raw
 
 from router.contract.instance import Load, Mode
 from router.discovery.entry import Identity
@@ -40,6 +41,10 @@ class _Cards(msgspec.Struct):
 
 class _Version(msgspec.Struct):
     version: str = ""
+
+
+class _Document(msgspec.Struct):
+    paths: dict[str, Raw] = {}
 
 
 class _Params(msgspec.Struct):
@@ -75,6 +80,14 @@ def read_version(body: bytes) -> str:
         return msgspec.json.decode(body, type=_Version).version
     except msgspec.DecodeError:
         return ""
+
+
+def read_endpoints(body: bytes) -> tuple[str, ...]:
+    """The paths of GET /openapi.json, or none."""
+    try:
+        return tuple(sorted(msgspec.json.decode(body, type=_Document).paths))
+    except msgspec.DecodeError:
+        return ()
 
 
 def read_identity(body: bytes, dp_rank: int) -> Identity | None:

@@ -20,8 +20,9 @@ def _quick(monkeypatch):
     monkeypatch.setattr(module, "FIRST_S", 0.3)
 
 
-class Changing:
+class Changing(Listed):
     def __init__(self, *entries):
+        super().__init__(())
         self.listed = entries
 
     def entries(self):
