@@ -14,10 +14,10 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test suites check lint chaos soak cancellations diagrams bench clean
+.PHONY: help install up test ui-test suites check lint chaos soak cancellations diagrams bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
 		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 install: $(STAMP)  ## make the virtual environment and install everything into it
@@ -53,6 +53,9 @@ test: install  ## lint and everything that this machine can run; what CI calls
 # Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
 suites: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+
+ui-test: install  ## the page at /ui in headless Chromium; pictures of it into the folder TANDEM_TEST_PHOTOS
+	REQUIRE=browser $(BIN)/python -m pytest tests/real/router/test_page.py
 
 chaos: install  ## hurt real processes under load, three minutes; another seed with TANDEM_TEST_CHAOS_SEED=N
 	$(BIN)/python -m pytest tests/chaos -s

@@ -23,6 +23,7 @@ from router.contract.errors import (
     RouteUnknown,
     TandemError,
 )
+from router.core.fleet import Fleet, Member
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 
@@ -158,9 +159,18 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
                     "draining": member.instance.draining,
                     "compat_hash": member.instance.kv.compat_hash if member.instance.kv else None,
                     "modes": list(member.instance.kv.modes) if member.instance.kv else [],
+                    "feeds": _feeds(router.fleet, member),
+                    "health": router.health.state_of(member.instance.instance_id),
                     "load": {name: getattr(member.load, name) for name in member.load.__slots__},
                     "on_its_way": member.burden.requests,
                 }
                 for member in router.fleet.members
             ],
         }
+
+
+def _feeds(fleet: Fleet, member: Member) -> list[str]:
+    """Ids of the decode instances that this prefill instance can feed, in whatever mode."""
+    pairings = fleet.pools[member.instance.model].pairings.values()
+    fed = (other for pairing in pairings for other in pairing.decodes_of.get(member.instance.instance_id, ()))
+    return sorted({other.instance.instance_id for other in fed})

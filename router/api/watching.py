@@ -22,10 +22,11 @@ _JSON = "application/json"
 _PAGE = {
     "": ("index.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
+    "timeline.js": ("timeline.js", "text/javascript"),
     "page.css": ("page.css", "text/css"),
 }
 _PAGE_HEADERS = {
-    # Nothing but our own three files may be loaded, and nothing that a name or id holds may ever run.
+    # Nothing but our own files may be loaded, and nothing that a name or id holds may ever run.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

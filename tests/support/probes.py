@@ -10,6 +10,7 @@ from pathlib import Path
 
 from router.contract.errors import MissingDependency
 from router.store.embedded import find_server
+from tests.support.browser import BROWSERS, find_browser
 
 REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
 IN_CI = ("redis", "nixl", "model", "openssl")
@@ -52,12 +53,19 @@ def _gpu() -> str | None:
     return None if Path("/dev/nvidia0").exists() else "looked for /dev/nvidia0"
 
 
+def _browser() -> str | None:
+    if find_browser() is not None:
+        return None
+    return f"looked for {', '.join(BROWSERS)} (Debian: apt-get install chromium-headless-shell)"
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _redis,
     "nixl": _nixl,
     "model": _model,
     "vllm": _vllm,
     "gpu": _gpu,
+    "browser": _browser,
     "openssl": _openssl,
 }
 
