@@ -7,7 +7,7 @@ for the prompt's KV cache comes after all that have it, however quick it is: the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from router.core.fleet import Member
 from router.core.intake import Intake
@@ -17,9 +17,6 @@ from router.core.weights import weigh_sequences, weigh_tokens
 
 SAMPLE = 8
 """So many candidates are compared, a window that each turn begins elsewhere; all of them if none of it has room."""
-
-Cost = tuple[bool, float]
-"""No room; seconds."""
 
 
 def predict_prefill_s(member: Member, tokens: int) -> float:
@@ -41,19 +38,24 @@ def has_room(member: Member, tokens: int) -> bool:
 def least_prefill(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """The one whose prefill is expected to answer first."""
     tokens = intake.prompt_tokens
-    return _cheapest(members, turn, lambda member: (not has_room(member, tokens), predict_prefill_s(member, tokens)))
+
+    def seconds(member: Member) -> float:
+        return member.burden.pace.prefill.at(weigh_tokens(member) + tokens)
+
+    return min(_candidates(members, tokens, turn), key=seconds)
 
 
 def least_step(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
     """The one that is expected to stream fastest."""
-    tokens = intake.prompt_tokens
-    return _cheapest(members, turn, lambda member: (not has_room(member, tokens), predict_step_s(member)))
+    return min(_candidates(members, intake.prompt_tokens, turn), key=predict_step_s)
 
 
-def _cheapest(members: Roster, turn: int, cost: Callable[[Member], Cost]) -> Member:
+def _candidates(members: Roster, tokens: int, turn: int) -> Sequence[Member]:
+    """Some that have room for the prompt, the first of them at each turn another one; everybody when nobody has."""
     start, num = scramble(turn) % len(members), len(members)
     window = (*members[start : start + SAMPLE], *members[: max(0, min(start, start + SAMPLE - num))])
-    best = min(window, key=cost)
-    if len(window) < num and cost(best)[0]:
-        best = min(members, key=cost)
-    return best
+    return (
+        [member for member in window if has_room(member, tokens)]
+        or [member for member in members if has_room(member, tokens)]
+        or members
+    )

@@ -7,6 +7,10 @@ probably lies. Nothing is known for sure: engines evict, and bytes are no tokens
 Whether the holder is worth its queue is one comparison in tokens: it is chosen while what waits there exceeds what
 waits elsewhere by no more than the tokens that need not be computed. Under a hot prefix the queue grows beyond that,
 the next request goes elsewhere, and from then on there are two holders.
+
+A router remembers only what it has sent itself. Where it knows nothing, it takes for the holder of a prompt's first
+GUESS_BYTES whoever owns them on a ring; so replicas and worker processes, and a router that takes over from another,
+send the same prompts to the same instances without a word.
 """
 
 from __future__ import annotations
@@ -20,11 +24,15 @@ from router.contract.ids import InstanceId
 from router.core.fleet import Member
 from router.core.intake import CHARS_PER_TOKEN, Intake
 from router.core.policies import Weigh, power_of_two
+from router.core.ring import Rings, place_of
 from router.core.roster import Roster
 from router.core.weights import weigh_tokens
 
-ENDS = tuple(round(256 * 2 ** (half / 2)) for half in range(17))
-"""Lengths of the beginnings, bytes: 256 to 65,536. A shorter prompt has no mark and goes anywhere."""
+ENDS = tuple(round(512 * 2 ** (half / 2)) for half in range(15))
+"""Lengths of the beginnings, bytes: 512 to 65,536. A shorter prompt has no mark and goes anywhere."""
+_GUESS_NUMBER = 4
+GUESS_BYTES = ENDS[_GUESS_NUMBER]
+"""2,048: longer than many system prompts, so that not all conversations have the same guess."""
 
 MAX_MARKS = 1 << 16
 """Marks in memory, about 10 MB."""
@@ -34,9 +42,9 @@ MAX_HOLDERS = 4
 def marks_of(model: str, prompt: Raw | bytes) -> list[int]:
     """The mark of each beginning of the prompt, shortest first. Equal prompts to different models have other marks."""
     view = memoryview(prompt)
-    mark, start, marks = crc32(model.encode()), 0, []
+    mark, start, size, marks = crc32(model.encode()), 0, len(view), []
     for end in ENDS:
-        if end > len(view):
+        if end > size:
             break
         mark = crc32(view[start:end], mark)
         marks.append(mark)
@@ -92,34 +100,41 @@ class PrefixAffinity:
 
     def __init__(self) -> None:
         self.memory = PrefixMemory()
+        self._rings = Rings()
 
     def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
         """Whoever holds the longest beginning, if it is worth the queue there."""
-        _, holder, other = self._compare(members, intake, turn)
-        chosen = holder or other
-        self.remember(intake, chosen)
+        marks = _marks(intake)
+        other = power_of_two(members, weigh_tokens, intake, turn)
+        if not marks:
+            return other
+        num_bytes, holder = self._holder(members, marks)
+        if holder is None:
+            number = min(len(marks) - 1, _GUESS_NUMBER)
+            num_bytes, holder = ENDS[number], members[self._rings.of(members).owner(place_of(marks[number]))]
+        chosen = holder if _is_worth(num_bytes, holder, other) else other
+        self.memory.remember(marks, chosen.instance.instance_id)
         return chosen
 
     def keeper(self, members: Roster, intake: Intake, turn: int) -> tuple[int, Member | None]:
         """Who would be chosen for what it holds, and how many tokens that is; (0, None) for nobody."""
-        if not members:
+        num_bytes, holder = self._holder(members, _marks(intake))
+        if holder is None or not _is_worth(num_bytes, holder, power_of_two(members, weigh_tokens, intake, turn)):
             return 0, None
-        tokens, holder, _ = self._compare(members, intake, turn)
-        return tokens, holder
+        return num_bytes // CHARS_PER_TOKEN, holder
 
     def remember(self, intake: Intake, member: Member) -> None:
         """The prompt has been sent there."""
         self.memory.remember(_marks(intake), member.instance.instance_id)
 
-    def _compare(self, members: Roster, intake: Intake, turn: int) -> tuple[int, Member | None, Member]:
-        """Tokens that a holder has, the holder if that is worth its queue, and who is chosen without one."""
-        other = power_of_two(members, weigh_tokens, intake, turn)
-        num_bytes, holders = self.memory.find(_marks(intake), members)
-        if holders:
-            tokens, holder = num_bytes // CHARS_PER_TOKEN, min(holders, key=weigh_tokens)
-            if weigh_tokens(holder) <= weigh_tokens(other) + tokens:
-                return tokens, holder, other
-        return 0, None, other
+    def _holder(self, members: Roster, marks: Sequence[int]) -> tuple[int, Member | None]:
+        """The lightest of those that hold the longest beginning, and its length in bytes."""
+        num_bytes, holders = self.memory.find(marks, members)
+        return num_bytes, min(holders, key=weigh_tokens) if holders else None
+
+
+def _is_worth(num_bytes: int, holder: Member, other: Member) -> bool:
+    return weigh_tokens(holder) <= weigh_tokens(other) + num_bytes // CHARS_PER_TOKEN
 
 
 def _marks(intake: Intake) -> Sequence[int]:

@@ -12,8 +12,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
+from router.contract.ids import InstanceId
+from router.core.policies import scramble
+from router.core.roster import Roster
+
 POINTS = 128
 """Per id; shares of n ids then differ by about a tenth."""
+MAX_RINGS = 64
 
 _LOW = 0xFFFF
 _EIGHT = struct.Struct("<8Q")
@@ -22,6 +27,11 @@ _EIGHT = struct.Struct("<8Q")
 def key_of(name: bytes) -> int:
     """The place of a key on the circle; its low 16 bits are 0."""
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little") & ~_LOW
+
+
+def place_of(number: int) -> int:
+    """The place of a 32-bit number that is a hash already."""
+    return scramble(number) & ~_LOW
 
 
 def points_of(name: str) -> list[int]:
@@ -62,3 +72,26 @@ class Ring:
                 yield owner
             if len(seen) == self._num:
                 return
+
+
+class Rings:
+    """The Ring of each roster, kept for as long as there are not too many."""
+
+    __slots__ = ("_points", "_rings")
+
+    def __init__(self) -> None:
+        self._rings: dict[tuple[InstanceId, ...], Ring] = {}
+        self._points: dict[InstanceId, list[int]] = {}
+
+    def of(self, members: Roster) -> Ring:
+        """The Ring of these members; owners are positions in `members`."""
+        ring = self._rings.get(members.ids)
+        if ring is None:
+            if len(self._rings) >= MAX_RINGS:
+                self._rings.clear()
+                self._points.clear()
+            for name in members.ids:
+                if name not in self._points:
+                    self._points[name] = points_of(name)
+            ring = self._rings[members.ids] = Ring([self._points[name] for name in members.ids])
+        return ring

@@ -8,31 +8,28 @@ a session is worth more than evenness. (Mirrokni, Thorup, Zadimoghaddam: Consist
 
 from __future__ import annotations
 
-from router.contract.ids import InstanceId
 from router.core.fleet import Member
 from router.core.intake import Intake
 from router.core.policies import Weigh, power_of_two
-from router.core.ring import Ring, key_of, points_of
+from router.core.ring import Rings, key_of
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences
 
 BOUND = 1.25
 AT_LEAST = 8
-MAX_RINGS = 64
 
 
 class SessionAffinity:
     """A Policy. Requests without a session are spread by power of two."""
 
     def __init__(self) -> None:
-        self._rings: dict[tuple[InstanceId, ...], Ring] = {}
-        self._points: dict[InstanceId, list[int]] = {}
+        self._rings = Rings()
 
     def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
         """The owner of the request's session, or who stands in for it."""
         if not intake.session:
             return power_of_two(members, weigh, intake, turn)
-        ring, key = self._ring(members), key_of(intake.session)
+        ring, key = self._rings.of(members), key_of(intake.session)
         owner = members[ring.owner(key)]
         weight = weigh_sequences(owner)
         if weight < AT_LEAST:
@@ -41,18 +38,6 @@ class SessionAffinity:
         if weight < limit:
             return owner
         return next(member for number in ring.owners(key) if weigh_sequences(member := members[number]) < limit)
-
-    def _ring(self, members: Roster) -> Ring:
-        ring = self._rings.get(members.ids)
-        if ring is None:
-            if len(self._rings) >= MAX_RINGS:
-                self._rings.clear()
-                self._points.clear()
-            for name in members.ids:
-                if name not in self._points:
-                    self._points[name] = points_of(name)
-            ring = self._rings[members.ids] = Ring([self._points[name] for name in members.ids])
-        return ring
 
 
 def limit_of(total: int, num: int) -> int:

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from router.core.fleet import Member
 
+# max() is a call, and these run for every candidate of every request.
+
 
 def weigh_tokens(member: Member) -> int:
     """Prompt tokens on their way to the instance, or waiting there for their prefill."""
-    return max(member.burden.tokens, member.load.queued_prompt_tokens)
+    ours, told = member.burden.tokens, member.load.queued_prompt_tokens
+    return ours if ours > told else told
 
 
 def weigh_sequences(member: Member) -> int:
     """Sequences that run or wait at the instance."""
-    return max(member.burden.requests, member.load.running_seqs + member.load.waiting_seqs)
+    load = member.load
+    ours, told = member.burden.requests, load.running_seqs + load.waiting_seqs
+    return ours if ours > told else told

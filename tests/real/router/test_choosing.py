@@ -67,6 +67,8 @@ async def test_a_client_names_or_forbids_a_mode(mixed):
 
 async def test_auto_goes_on_without_prefill_and_says_so():
     async with rig(1, 1, mode="auto", attempts=2) as r:
+        r.prefills[0].modes = (Mode.PULL,)  # in push mode the mock decode would not wait for prefill
+        await until(lambda: list(r.parts.router.fleet.pools["m"].pairings) == [Mode.PULL])
         await r.prefills[0].stop()
         answer = await r.client.post(PATH, json=LONG)
         assert answer.status_code == 200

@@ -1,7 +1,7 @@
 from collections import Counter
 
 from router.core.intake import CHARS_PER_TOKEN
-from router.core.prefix import ENDS, MAX_HOLDERS, PrefixAffinity, PrefixMemory, marks_of
+from router.core.prefix import ENDS, GUESS_BYTES, MAX_HOLDERS, PrefixAffinity, PrefixMemory, marks_of
 from router.core.weights import weigh_tokens
 from tests.support.instances import intake, names, roster
 
@@ -16,13 +16,13 @@ def test_equal_beginnings_have_equal_marks():
     one, other = marks_of("m", SYSTEM + b"A" * 9000), marks_of("m", SYSTEM + b"B" * 100)
     shared = sum(end <= len(SYSTEM) for end in ENDS)
     assert one[:shared] == other[:shared]
-    assert len(set(one)) == len(one) > shared
+    assert len(set(one)) == len(one) > shared > 3
     assert all(mark not in one for mark in other[shared:])
 
 
 def test_marks_are_few_and_those_of_the_model():
-    assert len(marks_of("m", b"x" * 10**6)) == len(ENDS) == 17
-    assert marks_of("m", b"x" * 255) == []
+    assert len(marks_of("m", b"x" * 10**6)) == len(ENDS) == 15
+    assert marks_of("m", b"x" * 511) == []
     assert set(marks_of("m", SYSTEM)).isdisjoint(marks_of("other", SYSTEM))
 
 
@@ -88,3 +88,31 @@ def test_a_mark_keeps_its_last_holders():
         memory.remember([7], name)
     assert names(memory.find([7], members)[1]) == ["d01", "d05", "d04", "d03"]
     assert MAX_HOLDERS == 4
+
+
+def test_d10_replicas_send_the_same_prompts_to_the_same_instances():
+    members, one, other = roster(4), PrefixAffinity(), PrefixAffinity()
+    prompts = [b"%d" % number * 4000 for number in range(20)]
+    first = [pick(one, members, prompt, turn) for turn, prompt in enumerate(prompts)]
+    assert [pick(other, members, prompt, 99 - turn) for turn, prompt in enumerate(prompts)] == first
+    longer = [pick(PrefixAffinity(), members, prompt + b"and on" * 999) for prompt in prompts]
+    assert longer == first
+    assert len(set(first)) == 4
+
+
+def test_a_guess_that_is_busy_is_no_holder():
+    policy, members = PrefixAffinity(), roster(2)
+    owner = pick(PrefixAffinity(), members, SYSTEM)
+    owner.burden.take(GUESS_BYTES // CHARS_PER_TOKEN + 1)
+    assert pick(policy, members, SYSTEM) is not owner
+    assert policy.keeper(members, intake(prompt=b"y" + SYSTEM), 0) == (0, None), "nothing is known of it"
+
+
+def test_a_keeper_is_a_holder_that_is_worth_its_queue():
+    policy, members = PrefixAffinity(), roster(2)
+    holder = pick(policy, members, b"x" * 2048)
+    asked = intake(prompt=b"x" * 3000)
+    assert policy.keeper(members, asked, 0) == (512, holder)
+    assert policy.keeper(members.without(frozenset(members.ids)), asked, 0) == (0, None)
+    holder.burden.take(513)
+    assert policy.keeper(members, asked, 0) == (0, None)

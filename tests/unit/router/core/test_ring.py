@@ -1,6 +1,7 @@
 import pytest
 
-from router.core.ring import POINTS, Ring, key_of, points_of
+from router.core.ring import MAX_RINGS, POINTS, Ring, Rings, key_of, place_of, points_of
+from tests.support.instances import roster
 
 
 def ring(*names):
@@ -35,3 +36,17 @@ def test_shares_are_about_equal(num):
         counts[whole.owner(key_of(b"session-%d" % number))] += 1
     assert min(counts) > 0.7 * 4000 / num
     assert max(counts) < 1.35 * 4000 / num
+
+
+def test_a_hash_has_a_place():
+    assert place_of(7) == place_of(7) != place_of(8)
+    assert 0 <= place_of(2**32 - 1) < 2**64 and place_of(7) & 0xFFFF == 0
+
+
+def test_rosters_alike_share_a_ring_and_those_of_old_fleets_are_forgotten():
+    rings = Rings()
+    assert rings.of(roster(3)) is rings.of(roster(3))
+    for num in range(1, MAX_RINGS + 3):
+        rings.of(roster(num))
+    assert len(rings._rings) <= MAX_RINGS
+    assert len(rings._points) <= MAX_RINGS + 2

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from router.core.session import AT_LEAST, MAX_RINGS, SessionAffinity, limit_of
+from router.core.session import AT_LEAST, SessionAffinity, limit_of
 from router.core.weights import weigh_sequences
 from tests.support.instances import intake, names, roster
 
@@ -71,11 +71,3 @@ def test_the_limit_is_a_quarter_above_the_average():
     assert limit_of(0, 3) == AT_LEAST
     assert limit_of(79, 4) == 25
     assert limit_of(80, 4) == 26
-
-
-def test_rings_of_old_fleets_are_forgotten():
-    policy = SessionAffinity()
-    for num in range(1, MAX_RINGS + 3):
-        pick(policy, roster(num), b"s")
-    assert len(policy._rings) <= MAX_RINGS
-    assert len(policy._points) == MAX_RINGS + 2
