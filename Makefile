@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test ui-test suites check lint chaos soak cancellations diagrams bench clean
+.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -67,6 +67,14 @@ soak: install  ## the same with 10,000 requests, a quarter of an hour
 
 cancellations: install  ## 1,000 clients that leave in random moments of every phase
 	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
+
+# Ten minutes each; another seed with ARGS="--seed N".
+fuzz: install  ## spoilt bytes and documented requests against the HTTP door, and a siege, half an hour
+	$(BIN)/python -m tests.support.siege
+	$(BIN)/python -m tests.support.fuzz --seconds 600 $(ARGS)
+	$(BIN)/python -m tests.support.fuzz --seconds 120 --data-path asgi $(ARGS)
+	test -x .tandem/fuzz/bin/schemathesis || { $(PYTHON) -m venv .tandem/fuzz && .tandem/fuzz/bin/pip install schemathesis==4.32.5; }
+	$(BIN)/python -m tests.support.fuzz_schema --seconds 600
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from router.api.explained import add_explained
 from router.api.problems import envelope, problem_headers
-from router.api.stubs import describe_inference
+from router.api.stubs import PLAIN, PROBLEMS, STATE, describe_inference
 from router.api.watching import Shown, add_watching
 from router.contract.errors import (
     BadRequest,
+    Impossible,
     MethodNotAllowed,
     ModelUnknown,
     RouteUnknown,
@@ -27,6 +30,7 @@ from router.core.fleet import Fleet, Member
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 
+LOG = logging.getLogger("tandem.router")
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
@@ -47,7 +51,7 @@ class Surface:
 
 def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     """The application; background tasks run inside `lifespan`."""
-    app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="Tandem router", lifespan=lifespan, redoc_url=None, redirect_slashes=False, responses=PROBLEMS)
     app.state.started_unix_s = int(time.time())
     add_problems(app)
     _add_models(app, surface)
@@ -79,6 +83,18 @@ def add_problems(app: FastAPI) -> None:
             return _problem(RouteUnknown(f"There is no {request.url.path} here; /docs lists what there is."))
         return _problem(BadRequest(str(error.detail)))
 
+    async def on_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return _problem(BadRequest(f"{name} cannot be read: {first['msg']}.", param=name))
+
+    async def on_bug(request: Request, error: Exception) -> Response:
+        LOG.error("%s %s failed by a bug", request.method, request.url.path, exc_info=error)
+        return _problem(Impossible(f"The router failed ({type(error).__name__}); its log says why."))
+
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(Exception, on_bug)
     app.add_exception_handler(TandemError, on_tandem_error)
     app.add_exception_handler(HTTPException, on_http_exception)
 
@@ -123,7 +139,7 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
         """The process is alive."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses=STATE)
     @app.get("/ready", include_in_schema=False)
     async def readyz() -> JSONResponse:
         """Requests can be placed: 200, else 503. `degraded` says that the store does not answer."""
@@ -137,7 +153,7 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
         }
         return JSONResponse(state, 200 if ready else 503, {} if ready else {"Retry-After": "1"})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=Response, responses=PLAIN)
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
         router.clerk.work_off()

@@ -49,6 +49,8 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
         BadRequest: the body is not one JSON object, or its model is not a non-empty string.
     """
     try:
+        if not body.isascii():
+            body.decode("utf-8")  # what nobody reads here is not looked at by the decoder, but will be by engines
         head = _HEADS.decode(body)
     except msgspec.ValidationError as error:
         raise BadRequest(f"The body must be a JSON object with a model: {error}.", param=_param(error)) from error

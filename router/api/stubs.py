@@ -26,10 +26,37 @@ _PROMPTS: dict[Endpoint, dict[str, Any]] = {  # Any: a JSON schema
 }
 
 
+# Any: an OpenAPI fragment, as FastAPI types it.
+Responses = dict[int | str, dict[str, Any]]
+
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+_ERROR = {
+    "type": "object",
+    "properties": {"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _TEXT},
+    "required": ["message", "type", "param", "code"],
+}
+_ENVELOPE = {"type": "object", "properties": {"error": _ERROR}, "required": ["error"]}
+
+PROBLEMS: Responses = {
+    "default": {"description": "What went wrong", "content": {"application/json": {"schema": _ENVELOPE}}}
+}
+"""Every answer that is not documented by its status."""
+STATE: Responses = {503: {"description": "Not ready", "content": {"application/json": {"schema": {"type": "object"}}}}}
+PLAIN: Responses = {200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}}
+_ANSWERS: Responses = {
+    200: {"description": "The engine's answer", "content": {"application/json": {}, "text/event-stream": {}}},
+    # Engines have their own words for what is wrong with a request.
+    400: {"description": "The engine's or the router's refusal", "content": {"application/json": {}}},
+}
+
+
 def describe_inference(app: FastAPI) -> None:
     """The inference paths are documented, and other methods on them are refused with 405."""
     for endpoint in Endpoint:
-        app.post(endpoint.value, summary=_SUMMARIES[endpoint], openapi_extra=_schema(endpoint))(_never)
+        app.post(endpoint.value, summary=_SUMMARIES[endpoint], responses=_ANSWERS, openapi_extra=_schema(endpoint))(
+            _never
+        )
 
 
 async def _never(request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic, time
 
-from router.contract.errors import Blame, Draining, Overloaded, PeerGone, TandemError
+from router.contract.errors import Blame, Draining, Impossible, Overloaded, PeerGone, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.instance import Instance
 from router.contract.seal import Seal
@@ -35,6 +36,7 @@ from router.legs.access import EngineAccess
 from router.legs.pool import LegPool, PoolLimits
 from router.legs.take_back import result_of
 
+LOG = logging.getLogger("tandem.router")
 LAST_WORDS_S = 1.0
 _POLL_S = 0.005
 _IDS_AT_ONCE = 256
@@ -120,8 +122,17 @@ class Router:
         if entrance is WAIT:
             self._let_wait(exchange)
         else:
-            exchange.open()
+            self._carry_out(exchange)
         return exchange
+
+    def _carry_out(self, exchange: Exchange) -> None:
+        """The request is on its way, or has been answered; a bug costs this request only, and leaves nothing of it."""
+        try:
+            exchange.open()
+        except Exception as error:  # nobody above knows what this request holds by now
+            LOG.exception("request %s failed by a bug", exchange.request_id)
+            if exchange in self.live:
+                exchange.expire(Impossible(f"The router failed ({type(error).__name__}); its log says why."))
 
     def _let_wait(self, exchange: Exchange) -> None:
         exchange.wait()
@@ -136,7 +147,7 @@ class Router:
         self._letting_in = True
         try:
             while (exchange := self.admission.next()) is not None:
-                exchange.open()
+                self._carry_out(exchange)
         finally:
             self._letting_in = False
 

@@ -1,4 +1,4 @@
-"""A byte-level fuzzer of the HTTP door: `python -m tests.support.fuzz --seconds 600`; `--replay SEED.NUMBER` for a case.
+"""A byte-level fuzzer of the HTTP door: `python -m tests.support.fuzz --seconds 600`; `--replay SEED.NUMBER` for one.
 
 Each client sends its bytes and must be answered or closed in time; no answer may be a 500, 502 or 504, since the
 engines behind are well; afterwards nothing is on its way, a good request is served, and memory has stayed.

@@ -33,6 +33,8 @@ async def exchange(port: int, raw: bytes):
         (b'\xef\xbb\xbf{"model":"m"}', 400, None),
         (b'{"model":"m",}', 400, None),
         (b'{"model":"\xff"}', 400, None),
+        (b'{"model":"m","x":"\xff"}', 400, None),
+        (b'{"model":"m","\xff":1}', 400, None),
         (b'{"model":"m","a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, None),
         (b'{"model":"m"} x', 400, None),
         (b'{"model":"other","prompt":"hi"}', 404, "model"),

@@ -3,8 +3,9 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
-from router.api.app import Surface, build_app
+from router.api.app import Surface, add_problems, build_app
 from router.api.watching import Shown
 from router.core.admission import Admission
 from router.core.burden import Burdens
@@ -83,3 +84,20 @@ async def test_refusals_are_in_the_envelope(shown, method, path, status, code):
     client, _, _ = shown
     answer = await client.request(method, path, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_parameter_that_cannot_be_read_and_a_bug_are_in_the_envelope_too(caplog):
+    app = FastAPI()
+    add_problems(app)
+
+    @app.get("/number")
+    async def number(limit: int) -> int:
+        return 1 // limit
+
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
+        unread = await client.get("/number?limit=x")
+        assert (unread.status_code, unread.json()["error"]["param"]) == (400, "limit")
+        broken = await client.get("/number?limit=0")
+        assert (broken.status_code, broken.json()["error"]["code"]) == (500, "internal_error")
+        assert "ZeroDivisionError" in broken.json()["error"]["message"] and "/number failed by a bug" in caplog.text

@@ -122,3 +122,11 @@ def test_other_endpoints_are_never_split_and_tokenizers_need_no_model():
     assert read_intake(Endpoint.TOKENIZE, b'{"prompt":"hi"}').model == ""
     with pytest.raises(BadRequest):
         read_intake(Endpoint.EMBEDDINGS, b'{"input":"a"}')
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model":"m","x":"\xff"}', b'{"model":"m","\xff":1}', b'{"model":"m","x":{"a":"\xc3"}}']
+)
+def test_bytes_that_are_no_utf8_are_refused_wherever_they_stand(body):
+    with pytest.raises(BadRequest, match="not valid JSON"):
+        read_intake(Endpoint.CHAT, body)

@@ -54,6 +54,18 @@ async def test_a_request_that_finds_nobody_is_answered_counted_and_forgotten():
     assert not made.live and made.admission.requests == 0
 
 
+async def test_a_bug_costs_its_request_and_leaves_nothing_behind(monkeypatch, caplog):
+    made, books = router()
+    monkeypatch.setattr(Desk, "choose", lambda *_: 1 / 0)
+    client = KeptClient()
+    assert isinstance(made.open(client, intake(), made.mint(), 10.0), Exchange)
+    assert (client.refused.http_status, client.refused.code) == (500, "internal_error")
+    assert "ZeroDivisionError" in client.refused.message and "failed by a bug" in caplog.text
+    assert not made.live and made.admission.requests == made.admission.tokens == 0
+    made.clerk.work_off()
+    assert [record.code for record in books.records] == ["internal_error"]
+
+
 async def test_the_full_and_the_draining_router_refuse():
     made, _ = router(max_requests=0)
     assert isinstance(made.open(KeptClient(), intake(), made.mint(), 1.0), Overloaded)
