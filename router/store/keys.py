@@ -70,6 +70,11 @@ def ledger_request(namespace: str, shard: int, request_id: RequestId) -> str:
     return f"{{{namespace}:ledger:{shard}}}:request:{request_id}"
 
 
+def budget(namespace: str, name: str) -> str:
+    """Hash: router replica -> its share of one budget; `#seen`, `#doubt`: last question, end of doubt."""
+    return f"{{{namespace}:budgets}}:{name}"
+
+
 def doctor(namespace: str) -> str:
     """String: what `tandem doctor` writes to see whether the store takes writes."""
     return f"{{{namespace}:doctor}}"
