@@ -27,6 +27,7 @@ from router.api.security import Security, build_security
 from router.api.server import Server
 from router.api.watching import Shown
 from router.build_router import build_router
+from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
 from router.core.fleet import Member
 from router.core.pulse import PulseRules
@@ -35,6 +36,7 @@ from router.discovery.servers import Servers
 from router.driver.prober import Prober
 from router.driver.reaper import Reaper
 from router.driver.router import Router
+from router.driver.sharing import Sharing
 from router.driver.watch import FleetSource, FleetWatch
 from router.observe.families import counters, gauge
 from router.observe.requestlog import RequestLog
@@ -69,8 +71,16 @@ class Parts:
     reaper: Reaper | None
     security: Security
     prober: Prober | None = None
+    sharing: Sharing | None = None
+    """With budgets that hold for all replicas."""
     figures: Figures | None = None
     """With several workers: the metrics of all."""
+
+    @property
+    def degraded(self) -> bool:
+        """The store, or another source of the fleet, does not answer."""
+        writes = self.ledger is not None and self.ledger.degraded
+        return self.watch.degraded or writes or (self.sharing is not None and self.sharing.degraded)
 
     def num_workers(self) -> int:
         """Router processes behind this port that are alive."""
@@ -105,6 +115,9 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     rules = PulseRules(settings.probe_s, settings.probe_timeout_s, settings.probe_failures, settings.probe_successes)
     prober = Prober(router, rules) if settings.probe_s else None
     parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober)
+    if redis is not None and settings.shared_budgets:
+        keyring = security.gate.keyring
+        parts.sharing = build_sharing(settings, router, redis, keyring.names if keyring is not None else frozenset)
     telemetry.watch(functools.partial(_gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
@@ -141,7 +154,7 @@ def _gauges(parts: Parts) -> list[Metric]:
     in_flight = {role: 0 for role in ("prefill", "decode", "both")}
     for member in members:
         in_flight[member.instance.role] += member.burden.requests
-    degraded = parts.watch.degraded or (parts.ledger is not None and parts.ledger.degraded)
+    degraded = parts.degraded
     connections = [((url,), float(pool.num_live)) for url, pool in router.pools().items()]
     return [
         gauge("tandem_requests_in_flight", "Requests being carried out", [((), float(router.admission.requests))]),
@@ -191,6 +204,9 @@ async def running(parts: Parts) -> AsyncIterator[None]:
             background.append(tasks.create_task(parts.prober.run()))
         if parts.ledger is not None:
             background.append(tasks.create_task(parts.ledger.run()))
+        if parts.sharing is not None:
+            await parts.sharing.look()  # before the first request, which would find the whole budget
+            background.append(tasks.create_task(parts.sharing.run()))
         if parts.reaper is not None:
             background.append(tasks.create_task(parts.reaper.run()))
         if parts.figures is not None:
@@ -212,6 +228,8 @@ async def _close(parts: Parts) -> None:
         await parts.ledger.aclose()
     if parts.reaper is not None:
         await parts.reaper.resign()
+    if parts.sharing is not None:
+        await parts.sharing.resign()
     if parts.redis is not None:
         await parts.redis.aclose()
     if parts.servers is not None:
@@ -240,7 +258,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         parts.router,
         parts.watch,
         parts.render_metrics,
-        lambda: ledger is not None and ledger.degraded,
+        lambda: parts.degraded,
         Shown(parts.telemetry.recent, parts.router.clerk.work_off, ledger.story if ledger is not None else None),
         parts.num_workers,
         read_aliases(settings.model_aliases),

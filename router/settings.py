@@ -95,6 +95,8 @@ class Settings:
     """Requests in flight above which new ones get 503."""
     max_tokens: int = 0
     """Estimated prompt tokens in flight above which new requests get 503; 0: no limit."""
+    shared_budgets: bool = False
+    """The limits of requests and tokens in flight hold for all replicas on one store together, not for each."""
     model_max_requests: int = 0
     """Requests in flight of one model; 0: no limit."""
     model_max_tokens: int = 0
@@ -215,6 +217,8 @@ def check(settings: Settings) -> Settings:
         raise BadSettings(f"port must be at most 65535, got {settings.port}.")
     if settings.workers > min(MAX_WORKERS, settings.max_requests):
         raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
+    if settings.shared_budgets and not settings.store:
+        raise BadSettings("shared_budgets needs --store, where replicas divide them.")
     if (settings.tls_key or settings.tls_client_ca) and not settings.tls_cert:
         raise BadSettings("tls_key and tls_client_ca need tls_cert, the certificate that clients are shown.")
     if settings.engine_cert_key and not settings.engine_cert:
@@ -227,14 +231,27 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
+DIVIDED = (
+    "max_requests",
+    "max_tokens",
+    "model_max_requests",
+    "model_max_tokens",
+    "caller_max_requests",
+    "caller_max_tokens",
+    "queue_requests",
+    "queue_tokens",
+)
+"""Limits of a replica that its workers divide among them."""
+
+
 def share(settings: Settings, slot: int, size: int) -> Settings:
-    """The settings of worker `slot` of `size`: its part of the limits, so that all together keep them."""
-    requests, tokens = settings.max_requests, settings.max_tokens
-    return replace(
-        settings,
-        max_requests=requests // size + (slot < requests % size),
-        max_tokens=max(tokens // size, 1) if tokens else 0,
-    )
+    """The settings of worker `slot` of `size`: its part of the limits, at least 1 of each that there is."""
+    if settings.shared_budgets:
+        return settings
+    whole = {name: getattr(settings, name) for name in DIVIDED}
+    parts = {name: max(count // size + (slot < count % size), 1) if count else 0 for name, count in whole.items()}
+    # Any: replace() takes the fields by name, and all of these are whole numbers.
+    return replace(settings, **parts)  # type: ignore[arg-type]
 
 
 def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -55,6 +55,10 @@ class Keyring:
                 return name
         return None
 
+    def names(self) -> frozenset[str]:
+        """Of all callers."""
+        return frozenset(name for entries in self._table.values() for _, name in entries)
+
     def refresh(self) -> None:
         """A file that has changed is in force; one that cannot be read leaves the keys as they are, and is logged."""
         if not self._files.changed():

@@ -17,14 +17,15 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be in flight at once; 0 requests let nothing in.
-
-    A single request that is larger than a whole token budget fits when it is alone, since refusing it for ever would
-    help nobody.
-    """
+    """What may be in flight at once; 0 requests let nothing in."""
 
     requests: float = inf
     tokens: float = inf
+    alone: bool = True
+    """A request that is larger than all tokens fits when it is alone, since refusing it for ever would help nobody.
+
+    False for a share of a budget while others hold the rest.
+    """
 
 
 UNLIMITED = Budget()
@@ -43,7 +44,8 @@ class Account:
     def fits(self, tokens: int) -> bool:
         """True when one more request of so many tokens is within the budget."""
         budget = self.budget
-        return self.requests < budget.requests and (not self.requests or self.tokens + tokens <= budget.tokens)
+        alone = budget.alone and not self.requests
+        return self.requests < budget.requests and (alone or self.tokens + tokens <= budget.tokens)
 
     def take(self, tokens: int) -> None:
         """It is taken, within the budget or not."""

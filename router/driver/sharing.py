@@ -71,14 +71,44 @@ class Shared:
     """From here on so many requests and tokens may be in flight here; UNLIMITED for any number."""
 
 
+class _Held:
+    """What is held here of one budget."""
+
+    def __init__(self, budget: Shared) -> None:
+        self.budget = budget
+        self.requests = _Counted(budget.requests)
+        self.tokens = _Counted(budget.tokens)
+        self._allowed: tuple[int, int] | None = None
+
+    def ask(self, owner: str, turn: int) -> tuple[Question, Question]:
+        used = self.budget.used()
+        asked = self.requests.ask(used[0], owner, turn), self.tokens.ask(used[1], owner, turn)
+        self._allow()
+        return asked
+
+    def settle(self, asked: tuple[Question, Question], answer: Answer) -> None:
+        self.requests.settle(asked[0], answer.granted[0], answer.others_want[0])
+        self.tokens.settle(asked[1], answer.granted[1], answer.others_want[1])
+        self._allow()
+
+    def _allow(self) -> None:
+        shares = self.requests.share, self.tokens.share
+        if shares != self._allowed:
+            self._allowed = shares
+            self.budget.allow(*shares)
+
+
 class Sharing:
     """This replica's part in all shared budgets."""
 
-    def __init__(self, store: ShareStorePort, owner: str, budgets: Mapping[str, Shared], lease_s: float) -> None:
+    def __init__(
+        self, store: ShareStorePort, owner: str, budgets: Callable[[], Mapping[str, Shared]], lease_s: float
+    ) -> None:
+        """`budgets` is called before each question: by name, those that there are."""
         self._store = store
         self._owner = owner
         self._budgets = budgets
-        self._counted = {name: (_Counted(one.requests), _Counted(one.tokens)) for name, one in budgets.items()}
+        self._held: dict[str, _Held] = {}
         self._lease_s = lease_s
         self._turn = 0
         self.degraded = False
@@ -93,7 +123,9 @@ class Sharing:
     async def look(self) -> None:
         """The shares of this replica are what the store has granted just now, or what it held before."""
         self._turn += 1
-        questions = {name: self._ask(name) for name in self._budgets}
+        budgets = self._budgets()
+        self._held = {name: self._held.get(name) or _Held(budget) for name, budget in budgets.items()}
+        questions = {name: held.ask(self._owner, self._turn) for name, held in self._held.items()}
         try:
             answers = await self._store.ask(questions, self._lease_s)
         except StoreDown as error:
@@ -105,28 +137,16 @@ class Sharing:
             LOG.warning("budgets are shared again")
         self.degraded = False
         for name, answer in answers.items():
-            self._take(name, questions[name], answer)
+            self._held[name].settle(questions[name], answer)
 
     def shares(self) -> dict[str, tuple[int, int]]:
         """Requests and tokens that may be in flight here, by name of the budget."""
-        return {name: (requests.share, tokens.share) for name, (requests, tokens) in self._counted.items()}
+        return {name: (held.requests.share, held.tokens.share) for name, held in self._held.items()}
 
     async def resign(self) -> None:
         """Everything is given back, if the store answers; else when the lease ends."""
         nothing = Question(0, 0, 0, 0)
         try:
-            await self._store.ask(dict.fromkeys(self._budgets, (nothing, nothing)), 0.0)
+            await self._store.ask(dict.fromkeys(self._held, (nothing, nothing)), 0.0)
         except StoreDown:
             LOG.info("shares of budgets return to the others when their lease ends")
-
-    def _ask(self, name: str) -> tuple[Question, Question]:
-        (requests, tokens), used = self._counted[name], self._budgets[name].used()
-        asked = requests.ask(used[0], self._owner, self._turn), tokens.ask(used[1], self._owner, self._turn)
-        self._budgets[name].allow(requests.share, tokens.share)
-        return asked
-
-    def _take(self, name: str, asked: tuple[Question, Question], answer: Answer) -> None:
-        requests, tokens = self._counted[name]
-        requests.settle(asked[0], answer.granted[0], answer.others_want[0])
-        tokens.settle(asked[1], answer.granted[1], answer.others_want[1])
-        self._budgets[name].allow(requests.share, tokens.share)

@@ -35,6 +35,7 @@ class ShareStore:
             for one in asked
             for number in (one.total, one.keeps, one.target, one.wants)
         ]
+        arguments: tuple[str | int, ...]
         arguments = (self._owner, round(lease_s * 1000), KEEP_S * 1000, self._answered, *numbers)
         replies = await _SHARE.run(self._redis, names, *arguments)
         self._answered = 1

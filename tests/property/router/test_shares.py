@@ -30,7 +30,7 @@ class Replica:
         self.flying: list[int] = []
         self.allowed = (0, 0)
         budget = Shared(requests, tokens, lambda: (len(self.flying), sum(self.flying)), self.allow)
-        self.sharing = Sharing(self.client, owner, {"total": budget}, LEASE_S)
+        self.sharing = Sharing(self.client, owner, lambda: {"total": budget}, LEASE_S)
         self.look()
 
     def look(self) -> None:

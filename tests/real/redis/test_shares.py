@@ -6,6 +6,7 @@ import random
 import pytest
 
 from router.contract.shares import UNLIMITED, Question
+from router.store import keys
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.shares import ShareStore
@@ -15,10 +16,18 @@ LEASE_S = 60.0
 ALL = Question(10, 0, 10, 10)
 
 
+async def known(redis, namespace: str, *names: str) -> None:
+    """The store has answered about these budgets before, so that its own age does not matter."""
+    seconds, _ = await redis.time()
+    for name in names:
+        await redis.hset(keys.budget(namespace, name), "#seen", seconds * 1000)
+
+
 @pytest.mark.needs("redis")
 async def test_the_script_grants_what_the_model_grants(redis_url, namespace):
     redis = connect(redis_url)
-    server, chance = ShareServer(), random.Random(1)
+    server, chance = ShareServer(seen={"total": 0.0, "model:m": 0.0}), random.Random(1)
+    await known(redis, namespace, "total", "model:m")
     owners = ["a", "b", "c"]
     models = {owner: ShareClient(server, owner) for owner in owners}
     stores = {owner: ShareStore(redis, namespace, owner) for owner in owners}
@@ -38,8 +47,9 @@ async def test_the_script_grants_what_the_model_grants(redis_url, namespace):
 @pytest.mark.needs("redis")
 async def test_a_dead_replicas_share_returns_with_its_lease(redis_url, namespace):
     redis = connect(redis_url)
+    await known(redis, namespace, "total")
     dead, alive = ShareStore(redis, namespace, "dead"), ShareStore(redis, namespace, "alive")
-    await dead.ask({"total": (ALL, ALL)}, 0.5)
+    await dead.ask({"total": (ALL, ALL)}, 2.0)
     assert (await alive.ask({"total": (ALL, ALL)}, LEASE_S))["total"].granted == (0, 0)
     async with asyncio.timeout(10):
         while (answer := (await alive.ask({"total": (ALL, ALL)}, LEASE_S))["total"]).granted != (10, 10):
@@ -71,6 +81,7 @@ async def test_a_store_that_has_lost_its_memory_lets_nobody_grow_for_a_lease():
 @pytest.mark.needs("redis")
 async def test_two_who_ask_at_once_get_the_total_together(redis_url, namespace):
     redis = connect(redis_url)
+    await known(redis, namespace, "total")
     stores = [ShareStore(redis, namespace, f"r{number}") for number in range(8)]
     answers = await asyncio.gather(*(one.ask({"total": (Question(10, 0, 3, 3),) * 2}, LEASE_S) for one in stores))
     granted = [answer["total"].granted[0] for answer in answers]

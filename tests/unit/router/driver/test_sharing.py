@@ -10,7 +10,7 @@ class Budgeted:
         self.allowed: tuple[int, int] | None = None
         self.client = ShareClient(server, owner)
         shared = Shared(requests, tokens, lambda: self.used, self.allow)
-        self.sharing = Sharing(self.client, owner, {"total": shared}, lease_s=10.0)
+        self.sharing = Sharing(self.client, owner, lambda: {"total": shared}, lease_s=10.0)
 
     def allow(self, requests: int, tokens: int) -> None:
         self.allowed = requests, tokens
