@@ -31,11 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.CRITICAL
     )  # it reports ended streams as errors of the application
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+    def read() -> Settings:
+        return load(arguments, os.environ, config)
+
     if schema is not None:
         return _status(lambda: _print_schema(schema))
     if checks:
-        return _status(lambda: _print_checked(load(arguments, os.environ, config)))
-    return _status(lambda: _serve(load(arguments, os.environ, config)))
+        return _status(lambda: _print_checked(read()))
+    return _status(lambda: _serve(read(), read, config))
 
 
 def _print_schema(of: str) -> None:
@@ -67,24 +71,28 @@ def _status(run: Callable[[], int | None]) -> int:
         return 2
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: Settings, read: Callable[[], Settings], config: str | None) -> int:
     try:
         from router.build import serve  # noqa: PLC0415 - half a second that `--help` must not cost
+        from router.governor import Again  # noqa: PLC0415
+        from router.watched import WatchedFiles  # noqa: PLC0415
         from router.workers.figures import Place  # noqa: PLC0415
         from router.workers.listeners import listen, listen_together  # noqa: PLC0415
         from router.workers.supervisor import Supervisor  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingDependency(f"The router needs {error.name}; install tandem-router[router].") from error
     size = settings.workers or len(os.sched_getaffinity(0))
+    files = WatchedFiles((Path(config),) if config is not None else ())
     if size == 1:
-        _run(serve(settings, listen(settings.host, settings.port)))
+        _run(serve(settings, listen(settings.host, settings.port), again=Again(read, files)))
         return 0
     listeners = listen_together(settings.host, settings.port, size)
     with TemporaryDirectory(prefix="tandem-workers-") as folder:
 
         def work(slot: int) -> int:
             place = Place(Path(folder), slot, size)
-            return _status(lambda: _run(serve(share(settings, slot, size), listeners[slot], place)))
+            again = Again(lambda: share(read(), slot, size), files)
+            return _status(lambda: _run(serve(share(settings, slot, size), listeners[slot], place, again)))
 
         host, port = listeners[0].getsockname()[:2]
         LOG.info("listening on %s:%d, mode %s, %d workers", host, port, settings.mode, size)

@@ -9,15 +9,14 @@ import logging
 import os
 import socket
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client.core import Metric
 
+from router.api.admin import Console
 from router.api.app import Surface, build_app
 from router.api.door import Door, DoorLimits
 from router.api.front import Front
@@ -26,31 +25,34 @@ from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
 from router.api.server import Server
 from router.api.watching import Shown
+from router.build_gauges import gauges
 from router.build_router import build_router
 from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
-from router.core.fleet import Member
 from router.core.pulse import PulseRules
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
+from router.driver.orders import OrderPlace
 from router.driver.prober import Prober
 from router.driver.reaper import Reaper
 from router.driver.router import Router
 from router.driver.sharing import Sharing
 from router.driver.watch import FleetSource, FleetWatch
-from router.observe.families import counters, gauge
+from router.governor import Again, Governor
 from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
 from router.placing import build_hints
-from router.settings import Settings
+from router.schemas import effective
+from router.settings import MODES, Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
+from router.store.orders import OrderStore
 from router.store.recovery import Recovery
-from router.vitals import health_metrics, line_metrics
 from router.watched import keep_fresh
 from router.workers.figures import SAVE_EVERY_S, Figures, Place
 from router.workers.lines import LineSink
+from router.workers.orders import OrderFile
 
 LOG = logging.getLogger("tandem.router")
 _GC_THRESHOLDS = (10_000, 20, 50)
@@ -70,7 +72,8 @@ class Parts:
     servers: Servers | None
     reaper: Reaper | None
     security: Security
-    prober: Prober | None = None
+    prober: Prober | None
+    governor: Governor
     sharing: Sharing | None = None
     """With budgets that hold for all replicas."""
     figures: Figures | None = None
@@ -114,14 +117,25 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
     rules = PulseRules(settings.probe_s, settings.probe_timeout_s, settings.probe_failures, settings.probe_successes)
     prober = Prober(router, rules) if settings.probe_s else None
-    parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober)
+    orders: OrderPlace | None = OrderStore(redis, settings.namespace) if redis is not None else None
+    if orders is None and place is not None:
+        orders = OrderFile(place.folder)
+    governor = Governor(router, watch, settings, orders)
+    parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober, governor)
     if redis is not None and settings.shared_budgets:
         keyring = security.gate.keyring
         parts.sharing = build_sharing(settings, router, redis, keyring.names if keyring is not None else frozenset)
-    telemetry.watch(functools.partial(_gauges, parts))
+    governor.set_log = functools.partial(_set_log, parts, place)
+    telemetry.watch(functools.partial(gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
     return parts
+
+
+def _set_log(parts: Parts, place: Place | None, wanted: bool) -> None:
+    if parts.request_log is None:
+        parts.request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later)
+    parts.telemetry.tell(parts.request_log.write, wanted=wanted)
 
 
 def _sink(place: Place | None) -> Callable[[bytes], object]:
@@ -137,59 +151,6 @@ async def _save(router: Router, figures: Figures) -> None:
         await asyncio.sleep(SAVE_EVERY_S)
 
 
-def _num_bad(parts: Parts) -> int:
-    return parts.servers.num_bad if parts.servers is not None else 0
-
-
-_WHO = ("role", "draining")
-
-
-def _instances(members: Sequence[Member]) -> list[tuple[tuple[str, ...], float]]:
-    counts = Counter((member.instance.role, str(member.instance.draining).lower()) for member in members)
-    return [(values, float(count)) for values, count in counts.items()]
-
-
-def _gauges(parts: Parts) -> list[Metric]:
-    router, members = parts.router, parts.router.fleet.members
-    in_flight = {role: 0 for role in ("prefill", "decode", "both")}
-    for member in members:
-        in_flight[member.instance.role] += member.burden.requests
-    degraded = parts.degraded
-    connections = [((url,), float(pool.num_live)) for url, pool in router.pools().items()]
-    return [
-        gauge("tandem_requests_in_flight", "Requests being carried out", [((), float(router.admission.requests))]),
-        gauge("tandem_open_tickets", "Attempts whose outcome is open", [((), float(len(router.live)))]),
-        gauge(
-            "tandem_legs_in_flight",
-            "Legs on their way, by role of the instance",
-            [((role,), float(count)) for role, count in in_flight.items()],
-            ("role",),
-        ),
-        counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
-        gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
-        *health_metrics(router),
-        gauge("tandem_fleet_lists_bad", "Lists of engines that cannot be read", [((), float(_num_bad(parts)))]),
-        gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
-        *line_metrics(router),
-        gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(degraded))]),
-        *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
-        *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),
-    ]
-
-
-def _recovery_metrics(reaper: Reaper) -> list[Metric]:
-    return [
-        counters("tandem_reaped_tickets", "Tickets ended for others, by reason", "reason", reaper.reaped),
-        counters("tandem_reaper_calls", "The same for attempts of others", "result", reaper.calls),
-        gauge("tandem_orphaned_tickets", "Tickets claimed here and not ended yet", [((), float(reaper.held))]),
-    ]
-
-
-def _ledger_metrics(ledger: Ledger) -> list[Metric]:
-    text = "Entries of the ledger, by what became of them"
-    return [counters("tandem_ledger_entries", text, "result", asdict(ledger.counts))]
-
-
 @asynccontextmanager
 async def running(parts: Parts) -> AsyncIterator[None]:
     """Inside, the fleet is watched, the ledger written, deadlines are swept and what dead routers have left is ended.
@@ -200,6 +161,7 @@ async def running(parts: Parts) -> AsyncIterator[None]:
         await asyncio.gather(parts.watch.look(), *([parts.reaper.look()] if parts.reaper is not None else ()))
         parts.router.sweep.start()
         background = [tasks.create_task(parts.watch.run()), tasks.create_task(keep_fresh(parts.security.refreshables))]
+        background.append(tasks.create_task(parts.governor.run()))
         if parts.prober is not None:
             background.append(tasks.create_task(parts.prober.run()))
         if parts.ledger is not None:
@@ -260,6 +222,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         parts.render_metrics,
         lambda: parts.degraded,
         Shown(parts.telemetry.recent, parts.router.clerk.work_off, ledger.story if ledger is not None else None),
+        Console(parts.governor.orders, lambda: effective(parts.governor.settings), MODES),
         parts.num_workers,
         read_aliases(settings.model_aliases),
     )
@@ -283,9 +246,15 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     return Server(config, parts.router, settings.pre_stop_s, settings.grace_s)
 
 
-async def serve(settings: Settings, listener: socket.socket, place: Place | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end. `place` is that of a worker."""
+async def serve(
+    settings: Settings, listener: socket.socket, place: Place | None = None, again: Again | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end.
+
+    `place` is that of a worker; `again` reads the settings anew, on SIGHUP and when their file changes.
+    """
     parts = build_parts(settings, place)
+    parts.governor.again = again
     server = build_server(settings, parts)
     gc.collect()
     gc.freeze()  # what has been imported and built stays; collections need not look at it

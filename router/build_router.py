@@ -9,7 +9,7 @@ from math import inf
 from router.contract.seal import Seal
 from router.core.admission import Admission, Limits
 from router.core.breaker import BreakerRules
-from router.core.budgets import Budget
+from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.explain import Explanations
 from router.core.placement import Desk
@@ -24,7 +24,16 @@ from router.settings import Settings
 
 def build_router(settings: Settings, access: EngineAccess | None = None) -> Router:
     """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
-    conduct = Conduct(
+    conduct = build_conduct(settings, access or EngineAccess())
+    router = Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
+    if settings.explain_placements:
+        router.explanations = Explanations(settings.explain_placements)
+    return router
+
+
+def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
+    """How requests are carried out; each has an owner of its own."""
+    return Conduct(
         deadlines=Deadlines(
             prefill_s=settings.prefill_s,
             prefill_token_s=settings.prefill_token_s,
@@ -35,7 +44,7 @@ def build_router(settings: Settings, access: EngineAccess | None = None) -> Rout
             queue_s=settings.queue_s,
         ),
         pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
-        access=access or EngineAccess(),
+        access=access,
         attempts=settings.attempts,
         cancels_prefill=settings.prefill_cancel == "anytime",
         # Container restarts repeat host name and process id.
@@ -45,17 +54,23 @@ def build_router(settings: Settings, access: EngineAccess | None = None) -> Rout
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
     )
-    router = Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
-    if settings.explain_placements:
-        router.explanations = Explanations(settings.explain_placements)
-    return router
+
+
+def budgets_of(settings: Settings) -> tuple[tuple[Scope, Budget], ...]:
+    """The budget of everybody, and those that every model and every caller has; in settings 0 means no limit."""
+    return (
+        (Scope.TOTAL, Budget(settings.max_requests, settings.max_tokens or inf)),
+        (Scope.MODEL, Budget(settings.model_max_requests or inf, settings.model_max_tokens or inf)),
+        (Scope.CALLER, Budget(settings.caller_max_requests or inf, settings.caller_max_tokens or inf)),
+    )
 
 
 def build_admission(settings: Settings) -> Admission[Exchange]:
-    """The budgets and the line of these settings, in which 0 means that there is no limit."""
+    """The budgets and the line of these settings."""
+    budgets = dict(budgets_of(settings))
     limits = Limits(
-        model=Budget(settings.model_max_requests or inf, settings.model_max_tokens or inf),
-        caller=Budget(settings.caller_max_requests or inf, settings.caller_max_tokens or inf),
+        model=budgets[Scope.MODEL],
+        caller=budgets[Scope.CALLER],
         waiting_requests=settings.queue_requests,
         waiting_tokens=settings.queue_tokens or inf,
     )

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from router.api.admin import Console, add_admin
 from router.api.explained import add_explained
 from router.api.problems import envelope, problem_headers
 from router.api.stubs import PLAIN, PROBLEMS, STATE, describe_inference
@@ -26,7 +27,6 @@ from router.contract.errors import (
     RouteUnknown,
     TandemError,
 )
-from router.core.fleet import Fleet, Member
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 
@@ -43,6 +43,7 @@ class Surface:
     render_metrics: Callable[[], bytes]
     ledger_degraded: Callable[[], bool]
     shown: Shown
+    console: Console
     num_workers: Callable[[], int] = lambda: 1
     """Processes behind this port that are alive."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +58,7 @@ def build_app(surface: Surface, lifespan: Lifespan) -> FastAPI:
     _add_models(app, surface)
     _add_health(app, surface)
     add_watching(app, surface.shown)
+    add_admin(app, surface.router, surface.watch, surface.console)
     add_explained(app, surface.router)
     describe_inference(app)
     return app
@@ -158,35 +160,3 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
         """Metrics in Prometheus' text format."""
         router.clerk.work_off()
         return Response(await asyncio.to_thread(surface.render_metrics), media_type="text/plain; version=0.0.4")
-
-    @app.get("/admin/fleet")
-    async def fleet() -> dict[str, object]:
-        """Every instance, its last heartbeat, and what this router has on its way to it."""
-        return {
-            "degraded": surface.watch.degraded,
-            "age_s": round(time.monotonic() - surface.watch.looked_at, 3),
-            "instances": [
-                {
-                    "instance_id": member.instance.instance_id,
-                    "role": member.instance.role,
-                    "epoch": member.instance.epoch,
-                    "url": member.instance.url,
-                    "model": member.instance.model,
-                    "draining": member.instance.draining,
-                    "compat_hash": member.instance.kv.compat_hash if member.instance.kv else None,
-                    "modes": list(member.instance.kv.modes) if member.instance.kv else [],
-                    "feeds": _feeds(router.fleet, member),
-                    "health": router.health.state_of(member.instance.instance_id),
-                    "load": {name: getattr(member.load, name) for name in member.load.__slots__},
-                    "on_its_way": member.burden.requests,
-                }
-                for member in router.fleet.members
-            ],
-        }
-
-
-def _feeds(fleet: Fleet, member: Member) -> list[str]:
-    """Ids of the decode instances that this prefill instance can feed, in whatever mode."""
-    pairings = fleet.pools[member.instance.model].pairings.values()
-    fed = (other for pairing in pairings for other in pairing.decodes_of.get(member.instance.instance_id, ()))
-    return sorted({other.instance.instance_id for other in fed})

@@ -5,7 +5,7 @@ TandemError
 |  +- BadRequest          400     +- ContextTooLong    400     +- Unauthorized   401
 |  +- ModelUnknown        404     +- RouteUnknown      404     +- MethodNotAllowed 405
 |  +- RequestTimeout      408     +- BodyTooLarge      413     +- HeadersTooLarge 431
-|  +- QuotaExceeded       429     +- MediaUnsupported  415
+|  +- QuotaExceeded       429     +- MediaUnsupported  415    +- InstanceUnknown  404
 +- RouterError                 our own doing
 |  +- Overloaded          503     +- Draining          503     +- Impossible     500
 |  +- OutOfTime           504     +- QueueTimeout      503
@@ -102,6 +102,13 @@ class RouteUnknown(ClientError):
 
     http_status = 404
     code = "not_found"
+
+
+class InstanceUnknown(ClientError):
+    """No such instance is part of the fleet."""
+
+    http_status = 404
+    code = "instance_not_found"
 
 
 class MethodNotAllowed(ClientError):

@@ -41,14 +41,14 @@ Learn = Callable[[Placement, int, Record], None]
 class Clerk:
     """Writes to one ledger and one set of books. Belongs to the event loop."""
 
-    __slots__ = ("_armed", "_books", "_learn", "_ledger", "_owner", "_pile")
+    __slots__ = ("_armed", "_books", "_ledger", "_owner", "_pile", "learn")
 
     def __init__(self, ledger: LedgerPort | None, books: Books, owner: str, learn: Learn | None = None) -> None:
         """`owner` is this replica, as tickets name it. Without a ledger only the books are kept.
 
         `learn` is called for each finished request that was placed; None: nobody learns.
         """
-        self._learn = learn
+        self.learn = learn
         self._ledger = ledger
         self._books = books
         self._owner = owner
@@ -109,8 +109,8 @@ class Clerk:
         if exchange.attempts and self._ledger is not None:  # else nobody reads the note
             self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
         self._books.fold(record, passed.gaps() if passed is not None else None)
-        if self._learn is not None and exchange.placement is not None:
-            self._learn(exchange.placement, exchange.intake.prompt_tokens, record)
+        if self.learn is not None and exchange.placement is not None:
+            self.learn(exchange.placement, exchange.intake.prompt_tokens, record)
 
     def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, note: str) -> None:
         if self._ledger is not None:

@@ -24,7 +24,7 @@ from router.core.explain import Explanations, explain
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
 from router.core.intake import Intake
-from router.core.placement import Desk, Placement, Refusal
+from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.retries import RetryBudget
 from router.core.timing import Deadlines
 from router.driver.clerk import Clerk
@@ -157,6 +157,14 @@ class Router:
         in_flight = [one.intake for one in self.live if waiting or not one.waits]
         self.admission.set_budget(scope, name, budget, in_flight)
         self._let_in()
+
+    def place_by(self, rules: Rules) -> None:
+        """Requests are placed by these rules from here on."""
+        if rules.crossover_tokens == self.desk.rules.crossover_tokens:
+            self.desk.rules = rules  # and what has been learned of the crossover stays
+        else:
+            self.desk = Desk(rules)
+        self.clerk.learn = self.desk.learn if self.desk.learns else None
 
     def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """The instances for one attempt of this request, by the fleet as it is known here."""

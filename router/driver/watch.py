@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Protocol
 
 from router.contract.errors import StoreError
-from router.contract.instance import Instance
+from router.contract.ids import InstanceId
+from router.contract.instance import Instance, Load
 from router.core.fleet import Sighting, fold
 from router.driver.router import Router
 
@@ -24,6 +26,19 @@ LOG = logging.getLogger("tandem.router")
 
 DOUBT_S = 3.0
 """Longer than a heartbeat of the shims."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drained:
+    """A sighting of an instance that an operator has drained."""
+
+    instance: Instance
+    load: Load
+    lease_left_s: float
+
+
+def _drained(one: Sighting) -> Sighting:
+    return _Drained(replace(one.instance, draining=True), one.load, one.lease_left_s)
 
 
 class FleetSource(Protocol):
@@ -53,6 +68,8 @@ class FleetWatch:
         if learner is not None:
             router.relearn = functools.partial(self._relearn, learner)
         self._router = router
+        self._learner = learner
+        self._drained: frozenset[InstanceId] = frozenset()
         self._sources = sources
         self._period_s = period_s
         self._seen: list[Sequence[Sighting]] = [() for _ in sources]
@@ -87,8 +104,15 @@ class FleetWatch:
         self._give()
         return True
 
+    def drain(self, drained: frozenset[InstanceId]) -> None:
+        """These instances, and no others, get no new work because an operator wants it so."""
+        self._drained = drained
+        self._give()
+
     def _give(self) -> None:
-        seen = (sighting for sightings in self._seen for sighting in sightings)
+        seen: Iterable[Sighting] = (sighting for sightings in self._seen for sighting in sightings)
+        if self._drained:
+            seen = (_drained(one) if one.instance.instance_id in self._drained else one for one in seen)
         self._router.take_fleet(fold(seen, self._router.burdens, monotonic()))
 
     async def _ask(self, number: int) -> None:
@@ -106,7 +130,12 @@ class FleetWatch:
             self._seen[number] = self._believed(number, named)
 
     def _believed(self, number: int, named: Sequence[Sighting]) -> Sequence[Sighting]:
-        """Those whom the source names and, while it is doubted, those whom it has named before."""
+        """Those whom the source names and, while it is doubted, those whom it has named before.
+
+        Only a store forgets all at once; who looks at each server himself is never doubted.
+        """
+        if self._sources[number] is self._learner:
+            return named
         if not named and not self._named_nobody[number]:
             self._doubted_until[number] = monotonic() + DOUBT_S
         self._named_nobody[number] = not named

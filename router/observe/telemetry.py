@@ -80,6 +80,11 @@ class Telemetry(Collector):
 
     # Books.
 
+    def tell(self, told: Told, *, wanted: bool) -> None:
+        """`told` hears of each finished request from here on, or no longer."""
+        others = tuple(one for one in self._told if one != told)
+        self._told = (*others, told) if wanted else others
+
     def fold(self, record: Record, gaps: list[int] | None = None) -> None:
         """The request is counted, kept for a while, logged and traced; `gaps` are its stream's."""
         outcome = record.outcome

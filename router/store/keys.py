@@ -35,6 +35,11 @@ def fleet_draining(namespace: str) -> str:
     return f"{{{namespace}:fleet}}:draining"
 
 
+def fleet_orders(namespace: str) -> str:
+    """Hash: what operators have ordered, by name."""
+    return f"{{{namespace}:fleet}}:orders"
+
+
 def fleet_start(namespace: str, instance_id: InstanceId) -> str:
     """Hash: the newest start of one instance."""
     return f"{{{namespace}:fleet}}:start:{instance_id}"

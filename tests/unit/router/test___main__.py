@@ -10,7 +10,7 @@ from router.settings import Settings
 @pytest.fixture
 def served(monkeypatch):
     seen = []
-    monkeypatch.setattr(module, "_serve", seen.append)
+    monkeypatch.setattr(module, "_serve", lambda settings, *_: seen.append(settings))
     monkeypatch.setattr(module.os, "environ", {})
     return seen
 
@@ -27,7 +27,7 @@ def test_what_the_operator_must_change_is_a_sentence_and_status_2(served, capsys
     assert module.main([]) == 2
     assert capsys.readouterr().err.startswith("tandem router: Give --store")
 
-    def taken(settings):
+    def taken(*_):
         raise AddressTaken("Cannot listen.")
 
     monkeypatch.setattr(module, "_serve", taken)

@@ -5,12 +5,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from router.api.admin import Console
 from router.api.app import Surface, add_problems, build_app
 from router.api.watching import Shown
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.placement import Desk, Rules
+from router.driver.orders import Orders
 from router.driver.router import Conduct, Router
 from router.observe.recent import Recent
 from tests.support.instances import both, decode, prefill
@@ -24,7 +26,10 @@ async def shown():
     watch = SimpleNamespace(degraded=False, looked_at=0.0)
     watching = Shown(Recent(), router.clerk.work_off, None)
     aliases = {"nick": "m", "lost": "half"}
-    surface = Surface(router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching, aliases=aliases)
+    console = Console(Orders(None, lambda drained, mode: None), dict, ())
+    surface = Surface(
+        router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching, console, aliases=aliases
+    )
 
     @asynccontextmanager
     async def lifespan(app):

@@ -119,3 +119,41 @@ async def test_a_sound_source_is_believed_at_once(clock):
     store.seen = (decode(),)
     await watch.look()
     assert names(router.fleets[-1].members) == ["d0"]
+
+
+async def test_who_looks_at_each_server_himself_is_never_doubted():
+    """C9: the last one that leaves leaves at once."""
+    source = Source(prefill())
+    router = SimpleNamespace(burdens=Burdens(), fleets=[])
+    router.take_fleet = router.fleets.append
+    watch = FleetWatch(router, (source,), 0.001, source)
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["p0"]
+    source.seen = ()
+    await watch.look()
+    assert names(router.fleets[-1].members) == []
+
+
+async def test_an_answer_from_another_start_makes_another_fleet_at_once():
+    source = Source(prefill())
+    source.relearn = lambda instance, answer: answer == b"new"
+    router = SimpleNamespace(burdens=Burdens(), fleets=[])
+    router.take_fleet = router.fleets.append
+    watch = FleetWatch(router, (source,), 0.001, source)
+    await watch.look()
+    seen = source.seen
+    source.seen = lambda: (prefill(epoch=2),)
+    assert router.relearn(seen[0].instance, b"old") is False and len(router.fleets) == 1
+    assert router.relearn(seen[0].instance, b"new") is True
+    assert router.fleets[-1].members[0].instance.epoch == 2
+
+
+async def test_whom_an_operator_drains_is_draining_whatever_the_source_says():
+    watch, router = watched(Source(prefill(), decode()))
+    await watch.look()
+    watch.drain(frozenset({"d0"}))
+    assert {m.instance.instance_id: m.instance.draining for m in router.fleets[-1].members} == {"d0": True, "p0": False}
+    await watch.look()
+    assert router.fleets[-1].pools["m"].solos == ()
+    watch.drain(frozenset())
+    assert not any(member.instance.draining for member in router.fleets[-1].members)

@@ -1,0 +1,76 @@
+"""Gauges of one router: what its parts show when somebody scrapes. Part of the build."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
+
+from router.core.fleet import Member
+from router.driver.reaper import Reaper
+from router.observe.families import counters, gauge
+from router.store.ledger import Ledger
+from router.vitals import health_metrics, line_metrics
+
+if TYPE_CHECKING:
+    from router.build import Parts
+
+
+def _num_bad(parts: Parts) -> int:
+    return parts.servers.num_bad if parts.servers is not None else 0
+
+
+_WHO = ("role", "draining")
+
+
+def _instances(members: Sequence[Member]) -> list[tuple[tuple[str, ...], float]]:
+    counts = Counter((member.instance.role, str(member.instance.draining).lower()) for member in members)
+    return [(values, float(count)) for values, count in counts.items()]
+
+
+def gauges(parts: Parts) -> list[Metric]:
+    """What is measured at each scrape rather than counted as it happens."""
+    router, members = parts.router, parts.router.fleet.members
+    in_flight = {role: 0 for role in ("prefill", "decode", "both")}
+    for member in members:
+        in_flight[member.instance.role] += member.burden.requests
+    connections = [((url,), float(pool.num_live)) for url, pool in router.pools().items()]
+    return [
+        gauge("tandem_requests_in_flight", "Requests being carried out", [((), float(router.admission.requests))]),
+        gauge("tandem_open_tickets", "Attempts whose outcome is open", [((), float(len(router.live)))]),
+        gauge(
+            "tandem_legs_in_flight",
+            "Legs on their way, by role of the instance",
+            [((role,), float(count)) for role, count in in_flight.items()],
+            ("role",),
+        ),
+        counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
+        gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
+        *health_metrics(router),
+        gauge("tandem_settings_bad", "1 while changed settings cannot be used", [((), float(parts.governor.bad))]),
+        gauge(
+            "tandem_settings_refused", "Settings that wait for a restart", [((), float(len(parts.governor.refused)))]
+        ),
+        gauge("tandem_fleet_lists_bad", "Lists of engines that cannot be read", [((), float(_num_bad(parts)))]),
+        gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
+        *line_metrics(router),
+        gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(parts.degraded))]),
+        *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
+        *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),
+    ]
+
+
+def _recovery_metrics(reaper: Reaper) -> list[Metric]:
+    return [
+        counters("tandem_reaped_tickets", "Tickets ended for others, by reason", "reason", reaper.reaped),
+        counters("tandem_reaper_calls", "The same for attempts of others", "result", reaper.calls),
+        gauge("tandem_orphaned_tickets", "Tickets claimed here and not ended yet", [((), float(reaper.held))]),
+    ]
+
+
+def _ledger_metrics(ledger: Ledger) -> list[Metric]:
+    text = "Entries of the ledger, by what became of them"
+    return [counters("tandem_ledger_entries", text, "result", asdict(ledger.counts))]

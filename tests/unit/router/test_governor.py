@@ -1,0 +1,113 @@
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+
+from router.build_router import build_router
+from router.contract.errors import BadSettings
+from router.contract.instance import Mode
+from router.governor import CHANGEABLE, Again, Governor
+from router.settings import Settings
+
+BASE = Settings(decode=("http://d:1",))
+
+
+class Files:
+    def changed(self):
+        return False
+
+
+@pytest.fixture
+def governed():
+    """(governor, router, whom the watch was told to drain)."""
+    router = build_router(BASE)
+    router.attach(None, SimpleNamespace(fold=lambda record, gaps: None, count_retry=lambda reason: None))
+    drained = []
+    governor = Governor(router, SimpleNamespace(drain=drained.append), BASE, None)
+    return governor, router, drained
+
+
+def test_what_can_change_is_a_setting():
+    assert {one.name for one in fields(Settings)} >= CHANGEABLE
+
+
+def test_deadlines_budgets_policies_and_mode_change_while_it_runs(governed):
+    governor, router, _ = governed
+    owner, policy = router.conduct.owner, router.desk.rules.prefill_policy
+    wanted = replace(
+        BASE,
+        next_token_s=7.0,
+        prefill_s=3.0,
+        attempts=5,
+        prefill_cancel="never",
+        max_requests=1,
+        mode="pull",
+        prefill_policy="round_robin",
+        retry_share=0.5,
+    )
+    governor.change(wanted)
+    assert governor.settings == wanted and governor.refused == ()
+    assert (router.deadlines.next_token_s, router.shortest_s) == (7.0, 3.0)
+    assert (router.conduct.attempts, router.conduct.cancels_prefill, router.conduct.owner) == (5, False, owner)
+    assert router.desk.rules.mode is Mode.PULL and router.desk.rules.prefill_policy is not policy
+    intake = SimpleNamespace(model="m", caller="", prompt_tokens=1, priority=0)
+    assert not isinstance(router.admission.admit(intake), BadSettings) and router.admission.requests == 1
+
+
+def test_a_crossover_that_changes_makes_a_desk_anew(governed):
+    governor, router, _ = governed
+    desk = router.desk
+    governor.change(replace(BASE, mode="auto"))
+    assert router.desk is desk and desk.rules.mode is None
+    governor.change(replace(BASE, mode="auto", crossover_tokens=9))
+    assert router.desk is not desk
+
+
+def test_what_cannot_change_is_refused_by_name_and_the_rest_is_in_force(governed, caplog):
+    governor, router, _ = governed
+    governor.change(replace(BASE, port=9, total_s=5.0))
+    assert router.deadlines.total_s == 5.0
+    assert governor.refused == ("port",) and governor.settings.port == BASE.port
+    assert "port cannot change while the router runs" in caplog.text
+    governor.change(replace(BASE, total_s=5.0))
+    assert governor.refused == ()
+
+
+def test_settings_that_cannot_be_used_change_nothing(governed, caplog):
+    governor, router, _ = governed
+    answers = [BadSettings("There is no setting 'x'."), replace(BASE, total_s=4.0)]
+
+    def read():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    governor.reread()
+    governor.again = Again(read, Files())
+    governor.reread()
+    assert governor.bad and governor.settings == BASE and "stay as they were" in caplog.text
+    governor.reread()
+    assert not governor.bad and router.deadlines.total_s == 4.0
+
+
+def test_the_log_is_switched(governed):
+    governor, _, _ = governed
+    asked = []
+    governor.set_log = asked.append
+    governor.change(replace(BASE, access_log=False))
+    governor.change(BASE)
+    assert asked == [False, True]
+
+
+async def test_orders_come_before_settings(governed):
+    governor, router, drained = governed
+    await governor.orders.set_mode("local")
+    await governor.orders.drain("d0", draining=True)
+    assert router.desk.rules.mode is Mode.LOCAL and drained[-1] == {"d0"}
+    governor.change(replace(BASE, mode="pull", local_below_chars=3))
+    assert router.desk.rules.mode is Mode.LOCAL and router.desk.rules.local_below_chars == 3
+    await governor.orders.set_mode("auto")
+    assert router.desk.rules.mode is None
+    await governor.orders.set_mode("")
+    assert router.desk.rules.mode is Mode.PULL
