@@ -12,6 +12,7 @@ from router.core.breaker import BreakerRules
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.explain import Explanations
+from router.core.hedging import HedgeRules
 from router.core.placement import Desk
 from router.core.timing import Deadlines
 from router.driver.exchange import Exchange
@@ -53,6 +54,7 @@ def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
         breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
+        hedge=HedgeRules(settings.hedge_share, settings.hedge_after_s),
     )
 
 

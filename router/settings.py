@@ -77,6 +77,10 @@ class Settings:
     """Retries per request that are allowed on average; 0: only retry_floor_per_s."""
     retry_floor_per_s: float = 1.0
     """Retries per second that are allowed whatever the load."""
+    hedge_share: float = 0.0
+    """Share of all requests that may get a second prefill and decode while the first prefill is late; 0: none."""
+    hedge_after_s: float = 0.0
+    """Seconds after which a prefill is late; 0: what 95 of 100 of its size did not exceed of late."""
     breaker_failures: int = 3
     """Failures in a row (no connection, 502, 503, 504, timeouts) after which an instance is left out; 0: never."""
     breaker_open_s: float = 2.0

@@ -32,6 +32,7 @@ def health_metrics(router: Router) -> list[Metric]:
         gauge("tandem_instance_shut", "1 for each instance that is not closed", named, ("instance_id", "state")),
         counters("tandem_breaker_trips", "Breakers that opened, of instances and of pairs", "of", dict(health.trips)),
         counters("tandem_retries_denied", "Retries that were not made", "why", {"budget": router.retries_denied}),
+        counters("tandem_hedges", "Second attempts beside late ones, by what became of them", "result", router.hedges),
     ]
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from router.contract.errors import Blame
+from router.contract.errors import Blame, PeerGone
 from router.contract.ids import InstanceId
 from router.contract.instance import EngineKind, Mode
 from router.core.burden import Burden
 from router.core.health import keys_of, pair_of
-from router.core.intake import Endpoint
+from router.core.intake import Endpoint, Intake
 from router.core.record import Earlier
+from router.core.timing import Deadlines
 from router.driver.leftover import Leftover
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Headers
 from router.legs.decode import DecodeLeg, decode_body
+from router.legs.leg import LegOwner
 from router.legs.params import leg_request, prefill_params_json, push_params_json
 from router.legs.prefill import PrefillLeg, prefill_body, read_hand_over
 from router.legs.take_back import TakeBack, take_back_request
@@ -23,7 +25,6 @@ from router.legs.take_back import TakeBack, take_back_request
 if TYPE_CHECKING:
     from router.core.fleet import Member
     from router.core.placement import Placement
-    from router.driver.exchange import Exchange
     from router.driver.router import Router
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
@@ -31,6 +32,18 @@ _PUSH, _PULL, _PREFILL, _ROUTER = Mode.PUSH, Mode.PULL, Blame.PREFILL, Blame.ROU
 MARGIN_S = 1.0
 """By so much the deadline that prefill is told of lies behind ours, which is the one that counts."""
 _VLLM = EngineKind.VLLM
+
+
+class Sender(LegOwner, Protocol):
+    """Whose attempt it is."""
+
+    @property
+    def intake(self) -> Intake:
+        """The request."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long its phases may take."""
 
 
 class Attempt:
@@ -43,7 +56,7 @@ class Attempt:
     """How decode has failed, until prefill has said whether it is who decode was told it is."""
 
     def __init__(
-        self, router: Router, exchange: Exchange, placement: Placement, transfer_id: str, sent_at: float
+        self, router: Router, exchange: Sender, placement: Placement, transfer_id: str, sent_at: float
     ) -> None:
         """`sent_at` is now, monotonic seconds."""
         self.placement = placement
@@ -151,9 +164,16 @@ class Attempt:
         handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
         if isinstance(handed_over, bytes):
             return handed_over
-        return Verdict(
-            handed_over, None, handed_over.retryable, self._router.blame(handed_over, prefill.instance, body)
-        )
+        blamed = self._router.blame(handed_over, prefill.instance, body)
+        mark = Mark.NONE if isinstance(handed_over, PeerGone) else Mark.INSTANCE
+        return Verdict(handed_over, None, handed_over.retryable, blamed, mark)
+
+    def hand_to(self, exchange: Sender) -> None:
+        """The legs report to this one from here on."""
+        self._exchange = exchange
+        for leg in (self._prefill, self._decode):
+            if leg is not None:
+                leg.owner = exchange
 
     def release_prefill(self) -> None:
         """Prefill's leg has ended."""

@@ -17,6 +17,7 @@ from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
 from router.core.record import Record
 from router.core.tail import completion_tokens, prompt_tokens, tells_error
+from router.driver.facts import HEDGE_LOST
 from router.driver.ports import Books, LedgerPort
 from router.legs.answer import read_timing
 
@@ -100,7 +101,8 @@ class Clerk:
         ledger.post(Opened(ticket))
 
     def _end(self, request_id: RequestId, attempt: int, code: str) -> None:
-        self._books.count_retry(code)
+        if code != HEDGE_LOST:  # nothing was tried again
+            self._books.count_retry(code)
         self._close(request_id, attempt, Outcome.FAILED, code)
 
     def _finish(self, exchange: Exchange) -> None:

@@ -8,19 +8,18 @@ from decode's connection through the Reply to the client.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame, Impossible, LegError, OutOfTime, QueueTimeout, TandemError
-from router.contract.ids import InstanceId, RequestId
+from router.contract.ids import RequestId
 from router.contract.ledger import Outcome
 from router.core.intake import Intake
-from router.core.lifecycle import IDLE, START, Client, Edge, Effect, Node
-from router.core.placement import Refusal
+from router.core.lifecycle import IDLE, Client, Edge, Effect, Node
 from router.core.timing import Moments, next_deadline
-from router.driver.attempt import Attempt
+from router.driver.attempts import Attempts
 from router.driver.ending import ending_of
-from router.driver.facts import Facts
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
 from router.legs.answer import Mark, Verdict
@@ -39,22 +38,18 @@ _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 
 
-class Exchange(Facts):
+class Exchange(Attempts):
     """Answers one client. Everything happens on the event loop that its Router belongs to."""
 
     waits = False
     """It has not been admitted yet."""
-    _attempt: Attempt | None = None
-    _excluded: frozenset[InstanceId] = frozenset()
-    _verdict: Verdict | None = None
-    _handed_over = b""
     _paused_at = 0.0
 
     def __init__(
         self, router: Router, client: ClientPort, intake: Intake, request_id: RequestId, total_s: float
     ) -> None:
-        self._router = router
-        self._client = client
+        self.router = router
+        self.client = client
         self.intake = intake
         self.deadlines = intake.deadlines or router.deadlines
         self.request_id = request_id
@@ -92,8 +87,11 @@ class Exchange(Facts):
             self._fail(_PREFILL, handed_over)
             return
         self._handed_over = handed_over
+        if self.router.hedging is not None:
+            self.hedge_at = 0.0
+            self.router.hedging.learn(self.intake.prompt_tokens, self.prefilled_s - self.sent_s)
         self._be_due(now + self.deadlines.first_token_s)
-        if self._router.health.alert:
+        if self.router.health.alert:
             attempt.praise_prefill()
         self._step(_PREFILL_DONE)
         if attempt.withheld is not None:
@@ -142,15 +140,17 @@ class Exchange(Facts):
         if self.waits:
             self.expire(QueueTimeout("The request has waited for its turn for as long as it may; try again shortly."))
             return
+        if self.hedge_at and now >= self.hedge_at:
+            self.hedge()
         deadlines, start = self.deadlines, self.arrived_at
         moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
         if now < at:
-            self.due_at = min(at, self.total_at)
+            self.due_at = min(at, self.total_at, self.hedge_at or inf)
         elif error is None:
-            self._client.abandon()
+            self.client.abandon()
             self.on_client_gone()
         elif self._attempt is not None:
             self._attempt.cancel(error.side)
@@ -186,40 +186,13 @@ class Exchange(Facts):
             attempt.blame(verdict)
         if self._node.stand.client is _WAITING:
             self._verdict = verdict
-            if attempt is not None and verdict.retryable and self._may_retry():
+            if attempt is not None and verdict.retryable and (self.rival is not None or self._may_retry()):
                 self._excluded |= attempt.avoided(verdict.blamed)
                 self._step(_LOST[side])
                 return
         elif side is _DECODE:
             self._verdict = verdict
         self._step(_FAILED[side])
-
-    def _may_retry(self) -> bool:
-        """True: attempts and time are left, and the retry is paid for."""
-        router = self._router
-        return self.attempts < router.conduct.attempts and monotonic() < self.total_at and router.may_retry()
-
-    def _place(self) -> None:
-        router = self._router
-        chosen = router.place(self.intake, self._excluded)
-        if isinstance(chosen, Refusal):
-            if self._verdict is None:
-                self._verdict = Verdict(chosen.error, None, False, _ROUTER)
-            self._step(Edge.REFUSED)
-            return
-        self.placement = chosen
-        self.attempts += 1
-        now = monotonic()
-        self.sent_s = now - self.arrived_at
-        self._be_due(now + (router.shortest_s if self.intake.deadlines is None else self.deadlines.shortest_s))
-        router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
-        self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}", now)
-        self._node = START[chosen.mode]
-        self._step(_PLACED)
-
-    def _be_due(self, at: float) -> None:
-        if at < self.due_at:  # noqa: PLR1730 - min() is a call, and this runs several times per request
-            self.due_at = at
 
     # Effects.
 
@@ -233,9 +206,11 @@ class Exchange(Facts):
         self._attempt.send_decode(self.total_at - self.arrived_at - since_s, self._handed_over)
 
     def _commit(self) -> None:
+        if self.rival is not None:
+            self.drop_rival("lost")
         self.first_byte_s = self.last_byte_at - self.arrived_at
         self._be_due(self.last_byte_at + self.deadlines.next_token_s)
-        if self._router.health.alert and self._attempt is not None:
+        if self.router.health.alert and self._attempt is not None:
             self._attempt.praise(ended=False)
         self.status = self.reply.commit()
 
@@ -243,6 +218,8 @@ class Exchange(Facts):
         self.reply.serve()
 
     def _deliver(self) -> None:
+        if self.rival is not None:
+            self.drop_rival("lost")
         self.first_byte_s = self.last_byte_at - self.arrived_at
         self.status = self.reply.deliver()
 
@@ -251,14 +228,14 @@ class Exchange(Facts):
         assert verdict is not None  # every way into a failure sets it
         if verdict.answer is not None:
             self.status = verdict.answer.status
-            self._client.answer(verdict.answer)
+            self.client.answer(verdict.answer)
         else:
             self.status = verdict.error.http_status
-            self._client.refuse(verdict.error)
+            self.client.refuse(verdict.error)
 
     def _break(self) -> None:
         assert self._verdict is not None
-        self._client.break_off(self._verdict.error, stream=self.reply.readable)
+        self.client.break_off(self._verdict.error, stream=self.reply.readable)
 
     def _cancel_prefill(self) -> None:
         if self._attempt is not None:
@@ -272,27 +249,17 @@ class Exchange(Facts):
         if self._attempt is not None:
             self._attempt.leave_prefill()
 
-    def _retry(self) -> None:
-        assert self._attempt is not None and self._verdict is not None
-        code = self._verdict.error.code
-        self.earlier += (self._attempt.remembered(self.sent_s, monotonic() - self.arrived_at, code),)
-        self._attempt.close(fetched=False)
-        self._attempt = None
-        self._router.clerk.put((self.request_id, self.attempts, code))
-        self.reply = Reply(self._client)
-        self.prefilled_s = 0.0
-        self._handed_over = b""
-        self._place()
-
     def _close(self) -> None:
+        if self.rival is not None:
+            self.drop_rival("lost")
         self.ended_s = monotonic() - self.arrived_at
         self.outcome, self.code, self.status = ending_of(self._node.stand.client, self.status, self._verdict)
-        if self._router.health.alert and self.outcome is _SERVED and self._attempt is not None:
+        if self.router.health.alert and self.outcome is _SERVED and self._attempt is not None:
             self._attempt.praise(ended=True)
         if self._attempt is not None:
             self._attempt.close(fetched=self.first_byte_s > 0.0)
             self._attempt = None  # no cycle: both are gone at once
-        self._router.close(self)
+        self.router.close(self)
 
 
 _RUN: tuple[Callable[[Exchange], None], ...] = tuple(getattr(Exchange, f"_{effect.name.lower()}") for effect in Effect)

@@ -6,6 +6,9 @@ from router.contract.ledger import Outcome
 from router.core.placement import Placement
 from router.core.record import Earlier
 
+HEDGE_LOST = "hedge_lost"
+"""Code of an attempt that another one of the same request has overtaken."""
+
 
 class Facts:
     """Facts of one request, defaults of the class as long as they cost nothing.

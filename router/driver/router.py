@@ -23,6 +23,7 @@ from router.core.burden import Burdens
 from router.core.explain import Explanations, explain
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
+from router.core.hedging import HedgeRules, Hedging
 from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.retries import RetryBudget
@@ -63,6 +64,7 @@ class Conduct:
     """At most so many retries per request, on average."""
     retry_floor_per_s: float = 1.0
     """So many retries per second may go all the same."""
+    hedge: HedgeRules = field(default_factory=HedgeRules)
 
 
 def _learns_nothing(instance: Instance, answer: bytes) -> bool:
@@ -94,6 +96,9 @@ class Router:
         """This process goes away soon: others should take what comes."""
         self.health = Health(conduct.breaker)
         self.retries = RetryBudget(conduct.retry_share, conduct.retry_floor_per_s, monotonic())
+        self.hedging = Hedging(conduct.hedge, monotonic()) if conduct.hedge.share else None
+        self.hedges: Counter[str] = Counter()
+        """Second attempts beside late first ones, by what became of them."""
         self.retries_denied = 0
         """Requests that failed because the retry budget was used up."""
         self.take_backs: Counter[str] = Counter()
@@ -197,9 +202,19 @@ class Router:
         self.retries_denied += not allowed
         return allowed
 
+    def may_hedge(self) -> bool:
+        """True: a hedge is within its budget, and paid for."""
+        self._accrue()
+        allowed = self.hedging is not None and self.hedging.budget.take()
+        if not allowed:
+            self.hedges["denied"] += 1
+        return allowed
+
     def _accrue(self) -> None:
-        turn, self._accrued_turn = self._accrued_turn, self._turn
-        self.retries.accrue(self._turn - turn, monotonic())
+        turn, self._accrued_turn, now = self._accrued_turn, self._turn, monotonic()
+        self.retries.accrue(self._turn - turn, now)
+        if self.hedging is not None:
+            self.hedging.budget.accrue(self._turn - turn, now)
 
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome; it is counted and forgotten."""

@@ -113,7 +113,6 @@ async def test_running_requests_can_be_opened_in_the_ledger_again():
 
 
 async def test_closing_waits_for_last_words_but_not_for_ever(monkeypatch):
-    monkeypatch.setattr("router.driver.router.LAST_WORDS_S", 0.02)
     made, _ = router()
 
     class Pool:
@@ -134,6 +133,7 @@ async def test_closing_waits_for_last_words_but_not_for_ever(monkeypatch):
     made._pools = {"soon": soon}
     await made.aclose()
     assert (soon.closed, soon.looks) == (True, 0)
+    monkeypatch.setattr("router.driver.router.LAST_WORDS_S", 0.02)
     made._pools = {"never": never}
     await made.aclose()
     assert never.closed
@@ -207,7 +207,7 @@ async def test_who_has_waited_for_too_long_is_told_so():
     waiting = enter(made)
     assert waiting.due_at == waiting.arrived_at + made.deadlines.queue_s
     waiting.on_due(waiting.due_at)
-    error = waiting._client.refused
+    error = waiting.client.refused
     assert (error.code, error.http_status) == ("queue_timeout", 503) and made.admission.waiting == 0
     made.clerk.work_off()
     assert books.records[0].attempts == 0
@@ -220,7 +220,7 @@ async def test_many_that_fail_at_once_let_the_whole_line_in():
     others = [enter(made) for _ in range(3000)]
     made.take_fleet(fold([], made.burdens, 0.0))
     first.on_client_gone()
-    assert [one._client.refused.code for one in others] == ["no_prefill"] * 3000
+    assert [one.client.refused.code for one in others] == ["no_prefill"] * 3000
     assert not made.live and made.admission.requests == made.admission.waiting == 0
 
 
@@ -228,7 +228,7 @@ async def test_a_better_priority_takes_the_last_place():
     made, _, _ = queueing(num_waiting=1)
     enter(made)
     lost, better = enter(made, priority=5), enter(made, priority=1)
-    assert lost._client.refused.code == "overloaded" and better.waits
+    assert lost.client.refused.code == "overloaded" and better.waits
     made.abort()
     assert made.admission.waiting == 0 and not made.live
 

@@ -1,0 +1,163 @@
+"""Attempts: which of its attempts a request follows."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from router.contract.errors import Blame, LegError
+from router.contract.ids import InstanceId, RequestId
+from router.contract.instance import Mode
+from router.core.intake import Intake
+from router.core.lifecycle import START, Edge, Node
+from router.core.placement import Refusal
+from router.core.timing import Deadlines
+from router.driver.attempt import Attempt
+from router.driver.facts import HEDGE_LOST, Facts
+from router.driver.ports import ClientPort
+from router.driver.reply import Reply
+from router.driver.rival import Rival, give_up
+from router.legs.answer import Verdict
+from router.legs.connection import Headers
+from router.legs.leg import Leg
+
+if TYPE_CHECKING:
+    from router.driver.router import Router
+
+# Members of an Enum are looked up by a Python call; a module's names are not.
+_PLACED, _REFUSED, _ROUTER, _PREFILL, _LOCAL = Edge.PLACED, Edge.REFUSED, Blame.ROUTER, Blame.PREFILL, Mode.LOCAL
+
+
+class Attempts(Facts):
+    """An exchange as far as its attempts go: the first, those after a failure, and a rival beside one that is late."""
+
+    rival: Rival | None = None
+    hedge_at = 0.0
+    """Monotonic seconds at which the prefill under way is late; 0.0: never."""
+    _number = 0
+    """Of the newest attempt."""
+    _attempt: Attempt | None = None
+    _excluded: frozenset[InstanceId] = frozenset()
+    _verdict: Verdict | None = None
+    _node: Node
+    _handed_over = b""
+    router: Router
+    client: ClientPort
+    intake: Intake
+    deadlines: Deadlines
+    request_id: RequestId
+    reply: Reply
+    total_at: float
+    arrived_at: float
+    due_at: float
+
+    # What an Exchange does.
+
+    def _step(self, edge: Edge) -> None:
+        raise NotImplementedError
+
+    def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """See LegOwner, as the two below."""
+        raise NotImplementedError
+
+    def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
+        """Decode's answer goes on."""
+        raise NotImplementedError
+
+    def on_leg_failed(self, leg: Leg, error: LegError) -> None:
+        """A leg has ended without a whole answer."""
+        raise NotImplementedError
+
+    # Attempts.
+
+    def _place(self) -> None:
+        router = self.router
+        chosen = router.place(self.intake, self._excluded)
+        if isinstance(chosen, Refusal):
+            if self._verdict is None:
+                self._verdict = Verdict(chosen.error, None, False, _ROUTER)
+            self._step(_REFUSED)
+            return
+        self.placement = chosen
+        self._number += 1
+        self.attempts = self._number
+        now = monotonic()
+        self.sent_s = now - self.arrived_at
+        self._be_due(now + (router.shortest_s if self.intake.deadlines is None else self.deadlines.shortest_s))
+        router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
+        self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}", now)
+        self._node = START[chosen.mode]
+        if router.hedging is not None and chosen.prefill is not None:
+            self.hedge_at = now + router.hedging.late_after_s(self.intake.prompt_tokens)
+            self._be_due(self.hedge_at)
+        self._step(_PLACED)
+
+    def _may_retry(self) -> bool:
+        """True: attempts and time are left, and the retry is paid for."""
+        router = self.router
+        return self.attempts < router.conduct.attempts and monotonic() < self.total_at and router.may_retry()
+
+    def _retry(self) -> None:
+        assert self._attempt is not None and self._verdict is not None
+        code = self._verdict.error.code
+        self.earlier += (self._attempt.remembered(self.sent_s, monotonic() - self.arrived_at, code),)
+        self._attempt.close(fetched=False)
+        self._attempt = None
+        self.router.clerk.put((self.request_id, self.attempts, code))
+        self.reply = Reply(self.client)
+        self.prefilled_s = 0.0
+        self._handed_over = b""
+        if self.rival is not None:
+            self.adopt(self.rival)
+        else:
+            self._place()
+
+    def hedge(self) -> None:
+        """A second attempt runs beside the first, if another prefill is there and the budget allows it."""
+        self.hedge_at = 0.0
+        router, first = self.router, self._attempt
+        if router.hedging is None or first is None or self.rival is not None or not router.may_hedge():
+            return
+        chosen = router.place(self.intake, first.avoided(_PREFILL))
+        if isinstance(chosen, Refusal) or chosen.mode is _LOCAL:
+            router.hedges["nobody"] += 1
+            return
+        router.hedges["sent"] += 1
+        self._number += 1
+        self.rival = Rival(self, chosen, self._number)
+
+    def win(self, rival: Rival, edges: tuple[Edge, ...], at: float) -> None:
+        """The rival has a good byte first: the first attempt is over."""
+        self.router.hedges["won"] += 1
+        loser = self._attempt
+        if loser is not None:
+            self.earlier += (loser.remembered(self.sent_s, monotonic() - self.arrived_at, HEDGE_LOST),)
+            self.router.clerk.put((self.request_id, self.attempts, HEDGE_LOST))
+            give_up(loser)
+        self.adopt(rival)
+        self.last_byte_at = at
+        for edge in edges:
+            self._step(edge)
+
+    def adopt(self, rival: Rival) -> None:
+        """The rival's attempt is the one of the request; the one before it has ended."""
+        self.rival = None
+        self.placement, self.attempts = rival.placement, rival.number
+        self.sent_s = rival.sent_at - self.arrived_at
+        self.prefilled_s = rival.prefilled_at - self.arrived_at if rival.prefilled_at else 0.0
+        self.reply, self._node, self._handed_over = rival.reply, rival.node, rival.handed_over
+        self._attempt = rival.attempt
+        rival.attempt.hand_to(self)
+        self.due_at = 0.0  # its deadlines are others: the next sweep sees to it
+
+    def drop_rival(self, why: str) -> None:
+        """The rival, if there is one, is over and was not needed."""
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            self.router.hedges[why] += 1
+            rival.end()
+            self.router.clerk.put((self.request_id, rival.number, HEDGE_LOST))
+
+    def _be_due(self, at: float) -> None:
+        if at < self.due_at:  # noqa: PLR1730 - min() is a call, and this runs several times per request
+            self.due_at = at
