@@ -39,7 +39,6 @@ _OURS = ("kv_transfer_params", "request_id")
 
 _OFF = frozenset({b"", b"null", b"false"})
 _ONE = frozenset({b"", b"null", b"1"})
-_UNNAMED = frozenset({b"", b"null", b'""'})
 
 
 def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: str = "") -> Intake:
@@ -64,16 +63,10 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
         body = _without_ours(body)
     prompt = head.messages if head.prompt is _NONE else head.prompt
     whole = _why_whole(head) if endpoint in SPLIT else endpoint.value
-    session = _session(head)
+    session = head.session_id  # the most exact of what names one
+    if session is _NONE:
+        session = head.user if head.prompt_cache_key is _NONE else head.prompt_cache_key
     return Intake(endpoint, body, head.model, bytes(head.stream) == b"true", whole, trace, client_id, session, prompt)
-
-
-def _session(head: _Head) -> bytes:
-    """What ties requests together, as it stands in the body: the most exact of what the client has named."""
-    if head.session_id is head.prompt_cache_key is head.user is _NONE:
-        return b""
-    named = (bytes(field) for field in (head.session_id, head.prompt_cache_key, head.user))
-    return next((value for value in named if value not in _UNNAMED), b"")
 
 
 def _why_whole(head: _Head) -> str:

@@ -16,6 +16,7 @@ from router.core.cost import has_room, predict_prefill_s, predict_step_s
 from router.core.fleet import Fleet, Member
 from router.core.intake import Intake
 from router.core.placement import Placement, Refusal
+from router.core.session import UNNAMED
 from router.core.weights import weigh_sequences, weigh_tokens
 
 
@@ -79,7 +80,7 @@ def explain(
         reason=choice.reason if isinstance(choice, Placement) else choice.error.code,
         prefill=placed.prefill.instance.instance_id if placed is not None and placed.prefill is not None else "",
         decode=placed.decode.instance.instance_id if placed is not None else "",
-        session=bool(intake.session),
+        session=bytes(intake.session) not in UNNAMED,
         candidates=candidates,
     )
 

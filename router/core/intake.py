@@ -50,8 +50,8 @@ class Intake:
     """Header lines that both legs carry as they came (W3C trace context), each ending in CRLF."""
     client_id: str = ""
     """The client's own X-Request-Id, or empty."""
-    session: bytes = b""
-    """Requests with the same bytes here belong together; empty when the client says nothing of it."""
+    session: Raw | bytes = b""
+    """Requests with the same bytes here belong together; empty, `null` or `""` when the client says nothing of it."""
     prompt: Raw | bytes = b""
     """JSON of the prompt or of the messages, as the client sent it."""
     marks: Sequence[int] | None = None

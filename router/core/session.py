@@ -17,6 +17,8 @@ from router.core.weights import weigh_sequences
 
 BOUND = 1.25
 AT_LEAST = 8
+UNNAMED = frozenset({b"", b"null", b'""'})
+"""What names no session, as it stands in a body."""
 
 
 class SessionAffinity:
@@ -27,9 +29,10 @@ class SessionAffinity:
 
     def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
         """The owner of the request's session, or who stands in for it."""
-        if not intake.session:
+        session = bytes(intake.session)
+        if session in UNNAMED:
             return power_of_two(members, weigh, intake, turn)
-        ring, key = self._rings.of(members), key_of(intake.session)
+        ring, key = self._rings.of(members), key_of(session)
         owner = members[ring.owner(key)]
         weight = weigh_sequences(owner)
         if weight < AT_LEAST:

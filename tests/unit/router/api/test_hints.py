@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from msgspec import Raw
 
 from router.api.hints import Hints
 from router.api.intake import read_intake
@@ -22,12 +23,12 @@ def test_only_what_is_set_is_listened_to():
     assert not Hints().listens
     assert all(hints.listens for hints in (Hints(b"a"), Hints(mode_header=b"a"), Hints(aliases={"a": "b"})))
     deaf = hinted({b"x-session": b"s", b"x-mode": b"pull", b"": b"pull"}, Hints())
-    assert (deaf.session, deaf.allowed) == (b"", None)
+    assert (bytes(deaf.session), deaf.allowed) == (b"", None)
 
 
 def test_the_session_header_comes_before_the_body():
     assert hinted({b"x-session": b"s"}, user="u").session == b"s"
-    assert hinted({b"x-session": b""}, user="u").session == b'"u"'
+    assert hinted({b"x-session": b""}, user="u").session == Raw(b'"u"')
 
 
 @pytest.mark.parametrize(

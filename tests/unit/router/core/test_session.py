@@ -1,5 +1,7 @@
 from collections import Counter
 
+from msgspec import Raw
+
 from router.core.session import AT_LEAST, SessionAffinity, limit_of
 from router.core.weights import weigh_sequences
 from tests.support.instances import intake, names, roster
@@ -30,7 +32,8 @@ def test_sessions_are_spread():
 def test_requests_without_a_session_are_spread_by_weight():
     members = roster(2)
     members[0].burden.take(1)
-    assert names([pick(SessionAffinity(), members, b"", turn) for turn in range(4)]) == ["d01"] * 4
+    for unnamed in (b"", Raw(b"null"), Raw(b'""')):
+        assert names([pick(SessionAffinity(), members, unnamed, turn) for turn in range(4)]) == ["d01"] * 4
 
 
 def test_only_the_sessions_of_an_instance_that_has_left_move():
