@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.fleet import Member
-from router.core.intake import Intake
+from router.core.intake import CHARS_PER_TOKEN, Intake
 from router.core.policies import Weigh, scramble
+from router.core.prefix import PrefixMemory, find_marks
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
 
@@ -35,14 +36,36 @@ def has_room(member: Member, tokens: int) -> bool:
     return room is None or member.burden.since_heard + tokens <= room
 
 
-def least_prefill(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
-    """The one whose prefill is expected to answer first."""
-    tokens = intake.prompt_tokens
+class LeastPrefill:
+    """A Policy: whose prefill is expected to answer first.
 
-    def seconds(member: Member) -> float:
-        return member.burden.pace.prefill.at(weigh_tokens(member) + tokens)
+    What an instance has been sent before need not be computed again (see prefix); the rest of the prompt waits behind
+    what waits there already.
+    """
 
-    return min(_candidates(members, tokens, turn), key=seconds)
+    def __init__(self) -> None:
+        self.memory = PrefixMemory()
+
+    def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
+        """The quickest; `intake.kept_tokens` says how much of the prompt it is believed to have."""
+        tokens, marks = intake.prompt_tokens, find_marks(intake)
+        chosen = _quickest(_candidates(members, tokens, turn), tokens)
+        intake.kept_tokens = 0
+        num_bytes, holders = self.memory.find(marks, members)
+        if holders:
+            kept = min(num_bytes // CHARS_PER_TOKEN, tokens)
+            holder = _quickest(holders, tokens - kept)
+            # Equals are no reason to leave: a holder that is as quick computes less.
+            if has_room(holder, tokens) and predict_prefill_s(holder, tokens - kept) <= predict_prefill_s(
+                chosen, tokens
+            ):
+                chosen, intake.kept_tokens = holder, kept
+        self.memory.remember(marks, chosen.instance.instance_id)
+        return chosen
+
+
+def _quickest(members: Sequence[Member], tokens: int) -> Member:
+    return min(members, key=lambda member: member.burden.pace.prefill.at(weigh_tokens(member) + tokens))
 
 
 def least_step(members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:

@@ -56,6 +56,8 @@ class Intake:
     """JSON of the prompt or of the messages, as the client sent it."""
     marks: Sequence[int] | None = None
     """Of the prompt's beginnings (see prefix), once somebody has asked for them."""
+    kept_tokens: int = 0
+    """Of the prompt, what the chosen prefill instance is believed to have computed before."""
     allowed: frozenset[Mode] | None = None
     """The modes that the client accepts; None: any."""
     request_id: str = ""

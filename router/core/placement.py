@@ -64,7 +64,7 @@ class Placement:
     reason: str
     """Why this mode: the configured one, or what made the request local."""
     ahead_tokens: int = 0
-    """Prompt tokens that waited at prefill before this request's, as far as somebody learns from it."""
+    """Prompt tokens that waited at prefill, less those of this request that it has; 0 where nobody learns from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Desk:
         prefill, decode = pair
         if mode is None:
             mode = pool.mode_of(prefill, decode)
-        ahead = weigh_tokens(prefill) if self.rules.learns else 0
+        ahead = weigh_tokens(prefill) - intake.kept_tokens if self.rules.learns else 0
         return Placement(mode, prefill, decode, reason, ahead)
 
     def _pair(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from router.core.cost import least_prefill, least_step
+from router.core.cost import LeastPrefill, least_step
 from router.core.fleet import Member
 from router.core.intake import Intake
 from router.core.policies import Policy, Weigh, least_loaded, power_of_two, random, round_robin
@@ -35,7 +35,7 @@ POLICY_NAMES = (*_PLAIN, *_AFFINE, "cost")
 
 def prefill_policy(name: str) -> Policy:
     """The policy of this name for prefill; one that remembers begins with nothing."""
-    return least_prefill if name == "cost" else _policy(name)
+    return LeastPrefill() if name == "cost" else _policy(name)
 
 
 def decode_policy(name: str) -> Policy:

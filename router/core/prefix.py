@@ -104,7 +104,7 @@ class PrefixAffinity:
 
     def __call__(self, members: Roster, weigh: Weigh, intake: Intake, turn: int) -> Member:
         """Whoever holds the longest beginning, if it is worth the queue there."""
-        marks = _marks(intake)
+        marks = find_marks(intake)
         other = power_of_two(members, weigh_tokens, intake, turn)
         if not marks:
             return other
@@ -118,14 +118,14 @@ class PrefixAffinity:
 
     def keeper(self, members: Roster, intake: Intake, turn: int) -> tuple[int, Member | None]:
         """Who would be chosen for what it holds, and how many tokens that is; (0, None) for nobody."""
-        num_bytes, holder = self._holder(members, _marks(intake))
+        num_bytes, holder = self._holder(members, find_marks(intake))
         if holder is None or not _is_worth(num_bytes, holder, power_of_two(members, weigh_tokens, intake, turn)):
             return 0, None
         return num_bytes // CHARS_PER_TOKEN, holder
 
     def remember(self, intake: Intake, member: Member) -> None:
         """The prompt has been sent there."""
-        self.memory.remember(_marks(intake), member.instance.instance_id)
+        self.memory.remember(find_marks(intake), member.instance.instance_id)
 
     def _holder(self, members: Roster, marks: Sequence[int]) -> tuple[int, Member | None]:
         """The lightest of those that hold the longest beginning, and its length in bytes."""
@@ -137,7 +137,7 @@ def _is_worth(num_bytes: int, holder: Member, other: Member) -> bool:
     return weigh_tokens(holder) <= weigh_tokens(other) + num_bytes // CHARS_PER_TOKEN
 
 
-def _marks(intake: Intake) -> Sequence[int]:
+def find_marks(intake: Intake) -> Sequence[int]:
     """The prompt's marks, which are worked out once for all who ask."""
     if intake.marks is None:
         intake.marks = marks_of(intake.model, intake.prompt)

@@ -1,5 +1,5 @@
 from router.contract.instance import Mode
-from router.core.cost import least_prefill
+from router.core.cost import LeastPrefill
 from router.placing import build_hints, build_rules
 from router.settings import Settings
 
@@ -7,7 +7,7 @@ from router.settings import Settings
 def test_auto_is_no_fixed_mode_and_the_cost_policies_learn():
     auto = build_rules(Settings(mode="auto", crossover_tokens=9, prefill_policy="cost"))
     assert (auto.mode, auto.crossover_tokens, auto.learns) == (None, 9, True)
-    assert auto.prefill_policy is least_prefill
+    assert isinstance(auto.prefill_policy, LeastPrefill)
     plain = build_rules(Settings(mode="pull"))
     assert (plain.mode, plain.learns) == (Mode.PULL, False)
 

@@ -2,7 +2,7 @@ import pytest
 
 from router.contract.instance import Load
 from router.core.burden import Burdens
-from router.core.cost import SAMPLE, has_room, least_prefill, least_step, predict_prefill_s, predict_step_s
+from router.core.cost import SAMPLE, LeastPrefill, has_room, least_step, predict_prefill_s, predict_step_s
 from router.core.fleet import fold
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
@@ -12,7 +12,7 @@ PROMPT = intake(body=b"x" * 4 * 99)
 
 
 def prefill_pick(members, turn=0):
-    return least_prefill(members, weigh_tokens, PROMPT, turn)
+    return LeastPrefill()(members, weigh_tokens, PROMPT, turn)
 
 
 def step_pick(members, turn=0):
@@ -103,3 +103,32 @@ def test_pace_and_room_survive_a_snapshot():
     (after,) = fold([full("d0", 7)], burdens, 1.0).members
     assert predict_step_s(after) == predict_step_s(before)
     assert not has_room(after, 100), "an old heartbeat is no news"
+
+
+def talk(num_bytes=4096):
+    body = b"x" * num_bytes
+    return intake(body=body, prompt=body)
+
+
+def test_what_an_instance_has_computed_before_is_not_waited_for():
+    policy, members = LeastPrefill(), roster(4)
+    asked = talk()
+    holder = policy(members, weigh_tokens, asked, 0)
+    assert asked.kept_tokens == 0
+    for turn in range(8):
+        again = talk(6000)
+        assert policy(members, weigh_tokens, again, turn) is holder
+        assert again.kept_tokens == (1448 if turn else 1024)
+        members[0 if members[0] is not holder else 1].burden.take(1)
+    holder.burden.take(1449)
+    elsewhere = talk(6000)
+    assert policy(members, weigh_tokens, elsewhere, 0) is not holder
+    assert elsewhere.kept_tokens == 0
+
+
+def test_a_holder_without_room_is_none():
+    members = Roster(fleet(full("d0", 9999), full("d1", 9999)).members)
+    policy = LeastPrefill()
+    holder = policy(members, weigh_tokens, talk(), 0)
+    seen = [full(name, 0 if name == holder.instance.instance_id else 9999) for name in ("d0", "d1")]
+    assert policy(Roster(fleet(*seen).members), weigh_tokens, talk(), 0).instance != holder.instance

@@ -294,6 +294,7 @@ def test_what_waits_is_noted_for_those_who_learn():
     pair.members[1].burden.take(70)
     assert choose(pair, learns=True).ahead_tokens == 70
     assert choose(pair).ahead_tokens == 0
+    assert choose(pair, intake(kept_tokens=50), learns=True).ahead_tokens == 20
 
 
 def zoned(seen, zone):
