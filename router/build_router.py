@@ -15,8 +15,9 @@ from router.core.explain import Explanations
 from router.core.hedging import HedgeRules
 from router.core.placement import Desk
 from router.core.timing import Deadlines
+from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from router.legs.access import EngineAccess
 from router.legs.pool import PoolLimits
 from router.placing import build_rules

@@ -9,62 +9,34 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from time import monotonic, time
 
 from router.contract.errors import Blame, Draining, Impossible, Overloaded, PeerGone, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.instance import Instance
-from router.contract.seal import Seal
 from router.core.admission import WAIT, Admission
-from router.core.breaker import BreakerRules
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.explain import Explanations, explain
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
-from router.core.hedging import HedgeRules, Hedging
+from router.core.hedging import Hedging
 from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.retries import RetryBudget
-from router.core.timing import Deadlines
 from router.driver.clerk import Clerk
+from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
 from router.driver.leftover import Leftover
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Due, Sweep
-from router.legs.access import EngineAccess
-from router.legs.pool import LegPool, PoolLimits
+from router.legs.pool import LegPool
 from router.legs.take_back import result_of
 
 LOG = logging.getLogger("tandem.router")
 LAST_WORDS_S = 1.0
 _POLL_S = 0.005
 _IDS_AT_ONCE = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Conduct:
-    """How requests are carried out, from the settings."""
-
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    pool: PoolLimits = field(default_factory=PoolLimits)
-    access: EngineAccess = field(default_factory=EngineAccess)
-    """Keys of engines, and TLS to them."""
-    attempts: int = 2
-    """At most so many per request, the first included."""
-    cancels_prefill: bool = True
-    """False for engines that strand decode's blocks when a prefill leg is cancelled: it is left to finish."""
-    owner: str = "router"
-    """This replica, as tickets name it."""
-    seal: Seal = field(default_factory=Seal)
-    """Proves to shims that what they are told comes from their own deployment."""
-    breaker: BreakerRules = field(default_factory=BreakerRules)
-    retry_share: float = 0.2
-    """At most so many retries per request, on average."""
-    retry_floor_per_s: float = 1.0
-    """So many retries per second may go all the same."""
-    hedge: HedgeRules = field(default_factory=HedgeRules)
 
 
 def _learns_nothing(instance: Instance, answer: bytes) -> bool:

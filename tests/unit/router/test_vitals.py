@@ -2,7 +2,8 @@ from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.placement import Desk, Rules
-from router.driver.router import Conduct, Router
+from router.driver.conduct import Conduct
+from router.driver.router import Router
 from router.vitals import health_metrics
 from tests.support.instances import decode, prefill
 

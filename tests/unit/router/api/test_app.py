@@ -12,8 +12,9 @@ from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.placement import Desk, Rules
+from router.driver.conduct import Conduct
 from router.driver.orders import Orders
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from router.observe.recent import Recent
 from tests.support.instances import both, decode, prefill
 

@@ -7,7 +7,8 @@ from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.intake import Endpoint
 from router.core.placement import Desk, Rules
-from router.driver.router import Conduct, Router
+from router.driver.conduct import Conduct
+from router.driver.router import Router
 from tests.support.clients import KeptClient
 
 BODY = b'{"model":"m"}'

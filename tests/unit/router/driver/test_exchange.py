@@ -14,8 +14,9 @@ from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import Edge
 from router.core.placement import Desk, Rules
 from router.core.timing import Deadlines
+from router.driver.conduct import Conduct
 from router.driver.ending import GONE_STATUS
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
 from router.legs.prefill import PrefillLeg

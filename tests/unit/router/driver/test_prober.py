@@ -10,8 +10,9 @@ from router.core.fleet import fold
 from router.core.placement import Desk, Rules
 from router.core.pulse import PulseRules
 from router.driver import prober as module
+from router.driver.conduct import Conduct
 from router.driver.prober import Prober
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from router.legs.call import Reply
 from tests.support.instances import decode, prefill
 

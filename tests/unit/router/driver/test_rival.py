@@ -13,7 +13,8 @@ from router.core.fleet import fold
 from router.core.hedging import HedgeRules
 from router.core.intake import Endpoint, Intake
 from router.core.placement import Desk, Rules
-from router.driver.router import Conduct, Router
+from router.driver.conduct import Conduct
+from router.driver.router import Router
 from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
 from router.legs.prefill import PrefillLeg

@@ -8,8 +8,9 @@ from router.core.burden import Burdens
 from router.core.fleet import fold
 from router.core.intake import Endpoint, Intake
 from router.core.placement import Desk, Rules
+from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
-from router.driver.router import Conduct, Router
+from router.driver.router import Router
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
 
