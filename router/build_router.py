@@ -11,7 +11,6 @@ from router.core.admission import Admission, Limits
 from router.core.breaker import BreakerRules
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
-from router.core.explain import Explanations
 from router.core.hedging import HedgeRules
 from router.core.placement import Desk
 from router.core.timing import Deadlines
@@ -20,7 +19,7 @@ from router.driver.exchange import Exchange
 from router.driver.router import Router
 from router.legs.access import EngineAccess
 from router.legs.pool import PoolLimits
-from router.placing import build_rules
+from router.placing import build_explanations, build_rules
 from router.settings import Settings
 
 
@@ -28,8 +27,7 @@ def build_router(settings: Settings, access: EngineAccess | None = None) -> Rout
     """A Router that follows these settings and reaches engines by `access`; it has no fleet and no books yet."""
     conduct = build_conduct(settings, access or EngineAccess())
     router = Router(Desk(build_rules(settings)), Burdens(), build_admission(settings), conduct)
-    if settings.explain_placements:
-        router.explanations = Explanations(settings.explain_placements)
+    router.explanations = build_explanations(settings)
     return router
 
 

@@ -22,7 +22,7 @@ from router.core.retries import RetryBudget
 from router.driver.orders import OrderPlace, Orders
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
-from router.placing import build_rules
+from router.placing import build_explanations, build_rules
 from router.settings import Settings
 from router.watched import WatchedFiles
 
@@ -56,7 +56,8 @@ BUDGETS = frozenset(
     }
 )
 LOG_LINES = frozenset({"access_log"})
-CHANGEABLE = RULES | RETRIES | CONDUCT | BUDGETS | LOG_LINES
+EXPLAINS = frozenset({"explain_placements"})
+CHANGEABLE = RULES | RETRIES | CONDUCT | BUDGETS | LOG_LINES | EXPLAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Governor:
                 self._router.admission.set_budget(scope, "", budget, in_flight)
         if changing & LOG_LINES:
             self.set_log(self.settings.access_log)
+        if changing & EXPLAINS:
+            self._router.explanations = build_explanations(self.settings)
         if changing:
             LOG.info("settings have changed: %s", ", ".join(sorted(changing)))
         for name in self.refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from router.api.hints import Hints
 from router.contract.instance import Mode
 from router.core.aliases import read_aliases
+from router.core.explain import Explanations
 from router.core.placement import Rules
 from router.core.policy_table import AFFINE_NAMES, decode_policy, prefill_policy
 from router.settings import Settings
@@ -31,3 +32,8 @@ def build_hints(settings: Settings) -> Hints | None:
         read_aliases(settings.model_aliases),
     )
     return hints if hints.listens else None
+
+
+def build_explanations(settings: Settings) -> Explanations | None:
+    """Where choices are explained; None when nobody has asked for it."""
+    return Explanations(settings.explain_placements) if settings.explain_placements else None

@@ -150,14 +150,9 @@ class Router:
             chosen = self._place_around(intake, excluded)
         else:
             chosen = self.desk.choose(self.fleet, intake, self._turn, excluded)
-        return chosen if self.explanations is None else self._explain(intake, chosen, excluded)
-
-    def _explain(
-        self, intake: Intake, chosen: Placement | Refusal, excluded: frozenset[InstanceId]
-    ) -> Placement | Refusal:
-        assert self.explanations is not None
-        out = excluded | self.health.shut
-        self.explanations.add(explain(self.fleet, intake, chosen, out, time()))
+        if self.explanations is not None:
+            out = excluded | self.health.shut
+            self.explanations.add(explain(self.fleet, intake, chosen, out, time()))
         return chosen
 
     def _place_around(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:

@@ -63,6 +63,14 @@ def test_a_crossover_that_changes_makes_a_desk_anew(governed):
     assert router.desk is not desk
 
 
+def test_choices_are_explained_from_the_moment_that_somebody_asks(governed):
+    governor, router, _ = governed
+    governor.change(replace(BASE, explain_placements=5))
+    assert router.explanations is not None and governor.refused == ()
+    governor.change(replace(BASE, explain_placements=0))
+    assert router.explanations is None
+
+
 def test_what_cannot_change_is_refused_by_name_and_the_rest_is_in_force(governed, caplog):
     governor, router, _ = governed
     governor.change(replace(BASE, port=9, total_s=5.0))

@@ -1,6 +1,6 @@
 from router.contract.instance import Mode
 from router.core.cost import LeastPrefill
-from router.placing import build_hints, build_rules
+from router.placing import build_explanations, build_hints, build_rules
 from router.settings import Settings
 
 
@@ -16,3 +16,8 @@ def test_hints_are_listened_to_when_one_is_set():
     assert build_hints(Settings()) is None
     hints = build_hints(Settings(session_header="X-Session", mode_header="X-Mode", model_aliases=("a=b",)))
     assert (hints.session_header, hints.mode_header, hints.aliases) == (b"x-session", b"x-mode", {"a": "b"})
+
+
+def test_choices_are_explained_where_somebody_has_asked():
+    assert build_explanations(Settings()) is None
+    assert build_explanations(Settings(explain_placements=3)).newest(9) == []
