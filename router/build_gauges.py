@@ -58,6 +58,7 @@ def gauges(parts: Parts) -> list[Metric]:
         gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
         *line_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(parts.degraded))]),
+        *((parts.tracing.metric(),) if parts.tracing is not None else ()),
         *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
         *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),
     ]

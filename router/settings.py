@@ -175,6 +175,10 @@ class Settings:
     """Certificate file (PEM) that this router shows to https:// engines; read again when it changes."""
     engine_cert_key: str = ""
     """Its private key; empty: in the same file."""
+    otlp: str = ""
+    """Collector that takes OpenTelemetry traces over HTTP, http://host:4318; empty: none are made."""
+    trace_share: float = 0.01
+    """Share of the requests that are traced where the client has not decided it, 0 to 1."""
     workers: int = 1
     """Processes that serve on the port, each on a core of its own; 0: one per core."""
 
@@ -217,6 +221,7 @@ def check(settings: Settings) -> Settings:
         if getattr(settings, name) <= 0:
             raise BadSettings(f"{name} must be above 0.")
     check_key(settings.deployment_key, "localhost")  # the key is for what we send, whoever reaches us
+    _check_tracing(settings)
     if settings.port > 65535:
         raise BadSettings(f"port must be at most 65535, got {settings.port}.")
     if settings.workers > min(MAX_WORKERS, settings.max_requests):
@@ -246,6 +251,13 @@ DIVIDED = (
     "queue_tokens",
 )
 """Limits of a replica that its workers divide among them."""
+
+
+def _check_tracing(settings: Settings) -> None:
+    if settings.trace_share > 1:
+        raise BadSettings(f"trace_share must be from 0 to 1, got {settings.trace_share}.")
+    if settings.otlp and not settings.otlp.startswith(("http://", "https://")):
+        raise BadSettings(f"otlp must be an http:// or https:// address, got {settings.otlp!r}.")
 
 
 def share(settings: Settings, slot: int, size: int) -> Settings:

@@ -16,6 +16,7 @@ from router.contract.ledger import Outcome
 from router.contract.wire import MAX_ID_CHARS
 from router.core.intake import Endpoint
 from router.core.record import Record
+from router.core.trace import Sampler
 from router.driver.exchange import Exchange
 from router.driver.ports import ClientPort
 from router.driver.router import Router
@@ -48,6 +49,8 @@ class Door:
 
     hints: Hints | None = None
     """What clients may say of a request's place; None: nothing is listened to."""
+    sampler: Sampler | None = None
+    """Decides what is traced; None: nothing is."""
     priority_from = "none"
     """Where a request's priority is read (see wishes)."""
 
@@ -81,6 +84,8 @@ class Door:
             allowed_s, trace = (self.router.deadlines.total_s, b"") if plain else self._read_headers(headers)
             intake = read_intake(endpoint, body, trace, client_id)
             intake.arrived_at = arrived_at
+            if self.sampler is not None:
+                intake.traced = self.sampler.begin(headers, request_id)
             intake.caller = caller
             if not plain and not PHASE_HEADERS.isdisjoint(headers):
                 intake.deadlines = shortened(headers, self.router.deadlines, intake.prompt_tokens)

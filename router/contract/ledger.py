@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from router.contract.ids import Attempt, Epoch, InstanceId, TransferId, transfer_id_of
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 
@@ -22,8 +24,7 @@ class Outcome(StrEnum):
     ABANDONED = "abandoned"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True, gc=False):
     """The router has placed an attempt; its ticket is open until Closed, or until its deadline has long passed."""
 
     ticket: Ticket
@@ -52,8 +53,7 @@ class Noted:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, gc=False):
     """The attempt has ended for its client; the first outcome stands."""
 
     transfer_id: TransferId

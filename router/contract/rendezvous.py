@@ -24,6 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from router.contract.ids import Attempt, EngineId, Epoch, InstanceId, RequestId, TransferId
 from router.contract.instance import Mode
 from router.contract.kv import BlockTable
@@ -133,9 +135,8 @@ class PrefillDone:
     num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """The ledger record of one (request, attempt), as the router opens it."""
+class Ticket(msgspec.Struct, frozen=True, gc=False):
+    """The ledger record of one (request, attempt), as the router opens it. One is made per attempt: see Record."""
 
     request_id: RequestId
     attempt: Attempt

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from router.contract.instance import Mode
 from router.core.timing import Deadlines
+from router.core.trace import Trace
 
 CHARS_PER_TOKEN = 4
 """How many body bytes are counted as one prompt token where only the relative size of requests matters."""
@@ -62,6 +63,8 @@ class Intake:
     """The modes that the client accepts; None: any."""
     request_id: str = ""
     """Ours, where choices are explained."""
+    traced: Trace | None = None
+    """Its place in a trace, if it is recorded here."""
     arrived_at: float = 0.0
     """When the request had been read as a whole, monotonic seconds; all its times count from here."""
     caller: str = ""

@@ -10,6 +10,7 @@ from router.contract.ledger import Outcome
 class Earlier(msgspec.Struct, gc=False):
     """An attempt that another one followed. Times as in Record."""
 
+    attempt: int
     prefill: str
     decode: str
     sent_s: float
@@ -25,7 +26,7 @@ class Record(msgspec.Struct, gc=False):
     """
 
     at: float
-    """Unix seconds at which this was written, some milliseconds after the end."""
+    """Unix seconds at which the request had been read."""
     request_id: str
     client_id: str
     """The client's own X-Request-Id, or empty."""

@@ -20,8 +20,10 @@ _FINISHED = re.compile(
 _ERROR = re.compile(
     rb'data: ?\{"error":|"finish_reason": ?"error"|(?:^|[\r\n])event: ?(?:response\.failed|error)[\r\n]'
 )
-_COMPLETION, _PROMPT = b'"completion_tokens":', b'"prompt_tokens":'
+_USAGE, _COMPLETION, _PROMPT = b'"usage"', b'"completion_tokens":', b'"prompt_tokens":'
+_CHOICES = (b'"choices":[{', b'"choices": [{')
 _DIGITS = re.compile(rb" ?(\d{1,12})")
+_NO_TOKENS = (0, 0)
 
 
 class Tail:
@@ -76,15 +78,15 @@ class Tail:
     def gaps(self) -> list[int] | None:
         """How many gaps there were up to each bound of GAP_S, and above; None when there was none.
 
-        Usage and [DONE] come at once after the last token, so reads at the end that bring no content are left out.
+        Usage and [DONE] come at once after the last token, so reads at the end that bring no choice are left out.
         """
         num = len(self._moments)
-        for piece in reversed(self._pieces):
-            if num < 2 or brings_content(piece):
-                break
-            num -= 1
         if num < 2:
             return self._gaps
+        for piece in reversed(self._pieces):
+            if _CHOICES[0] in piece or _CHOICES[1] in piece or num < 2:
+                break
+            num -= 1
         counts = [*self._gaps] if self._gaps is not None else [0] * (len(GAP_S) + 1)
         count_gaps(self._moments[:num], counts)
         return counts
@@ -100,18 +102,16 @@ def tells_error(tail: bytes) -> bool:
     return b'"error"' in tail and _ERROR.search(tail) is not None
 
 
-def completion_tokens(tail: bytes) -> int:
-    """The newest count of generated tokens in a usage object, or 0 when there is none."""
-    return _newest(tail, _COMPLETION)
+def usage_of(tail: bytes) -> tuple[int, int]:
+    """Tokens of the prompt and generated tokens, as the newest usage object tells them, or 0."""
+    at = tail.rfind(_USAGE)
+    if at < 0:
+        return _NO_TOKENS
+    return _count(tail, _PROMPT, at), _count(tail, _COMPLETION, at)
 
 
-def prompt_tokens(tail: bytes) -> int:
-    """The newest count of prompt tokens in a usage object, or 0 when there is none."""
-    return _newest(tail, _PROMPT)
-
-
-def _newest(tail: bytes, name: bytes) -> int:
-    at = tail.rfind(name)
+def _count(tail: bytes, name: bytes, start: int) -> int:
+    at = tail.find(name, start)
     if at < 0:
         return 0
     digits = _DIGITS.match(tail, at + len(name))

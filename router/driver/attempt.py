@@ -13,6 +13,7 @@ from router.core.health import keys_of, pair_of
 from router.core.intake import Endpoint, Intake
 from router.core.record import Earlier
 from router.core.timing import Deadlines
+from router.core.trace import decode_span, prefill_span
 from router.driver.leftover import Leftover
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Headers
@@ -84,7 +85,11 @@ class Attempt:
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
         body = prefill_body(intake.body, prefill_params_json(transfer_id))
         self._prefill = leg = PrefillLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, prefill.lines + intake.trace, body))
+        leg.send(
+            leg_request(
+                pool, _PATHS[intake.endpoint], transfer_id, left_s, prefill.lines + self._trace(decode=False), body
+            )
+        )
 
     def send_decode(self, left_s: float, handed_over: bytes) -> None:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
@@ -98,7 +103,22 @@ class Attempt:
         decode = placement.decode
         pool = self._router.pool(decode.instance.url)
         self._decode = leg = DecodeLeg(self._exchange, pool)
-        leg.send(leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, decode.lines + intake.trace, body))
+        leg.send(
+            leg_request(
+                pool, _PATHS[intake.endpoint], transfer_id, left_s, decode.lines + self._trace(decode=True), body
+            )
+        )
+
+    def _trace(self, *, decode: bool) -> bytes:
+        """The header lines that place a leg in its trace."""
+        intake = self._exchange.intake
+        if intake.traced is None:
+            return intake.trace
+        return intake.traced.lines(decode_span(self._number) if decode else prefill_span(self._number))
+
+    @property
+    def _number(self) -> int:
+        return int(self._transfer_id.rpartition(b".")[2])
 
     def pause_decode(self) -> None:
         """Decode is held back."""
@@ -236,7 +256,7 @@ class Attempt:
         """What outlives an attempt that another one follows; times as in Record."""
         prefill, decode = self.placement.prefill, self.placement.decode
         name = prefill.instance.instance_id if prefill is not None else ""
-        return Earlier(name, decode.instance.instance_id, sent_s, ended_s, code)
+        return Earlier(self._number, name, decode.instance.instance_id, sent_s, ended_s, code)
 
     def avoided(self, blamed: Blame) -> frozenset[InstanceId]:
         """Whom another attempt should not meet again: who plays the blamed role, or nobody."""

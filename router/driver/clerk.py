@@ -16,7 +16,7 @@ from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
 from router.core.record import Record
-from router.core.tail import completion_tokens, prompt_tokens, tells_error
+from router.core.tail import tells_error, usage_of
 from router.driver.facts import HEDGE_LOST
 from router.driver.ports import Books, LedgerPort
 from router.legs.answer import read_timing
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SERVED = Outcome.SERVED
 _UNTOLD = (0.0, 0.0)
+_NONE = (0, 0)
 
 DELAY_S = 0.02
 PILE = 64
@@ -42,7 +43,7 @@ Learn = Callable[[Placement, int, Record], None]
 class Clerk:
     """Writes to one ledger and one set of books. Belongs to the event loop."""
 
-    __slots__ = ("_armed", "_books", "_ledger", "_owner", "_pile", "learn")
+    __slots__ = ("_armed", "_books", "_ledger", "_owner", "_pile", "_unix_s", "learn")
 
     def __init__(self, ledger: LedgerPort | None, books: Books, owner: str, learn: Learn | None = None) -> None:
         """`owner` is this replica, as tickets name it. Without a ledger only the books are kept.
@@ -55,6 +56,7 @@ class Clerk:
         self._owner = owner
         self._pile: list[_Opening | _Ending | Record | Exchange] = []
         self._armed = False
+        self._unix_s = 0.0
 
     def put(self, note: _Opening | _Ending | Record | Exchange) -> None:
         """The note (an exchange is one when it has its Outcome) will be worked off within DELAY_S."""
@@ -72,6 +74,7 @@ class Clerk:
     def work_off(self) -> None:
         """Everything that has been put is in the ledger's queue and in the books."""
         pile, self._pile = self._pile, []
+        self._unix_s = time.time() - time.monotonic()
         for note in pile:
             if isinstance(note, Record):
                 self._books.fold(note)
@@ -106,7 +109,7 @@ class Clerk:
         self._close(request_id, attempt, Outcome.FAILED, code)
 
     def _finish(self, exchange: Exchange) -> None:
-        record = _record(exchange)
+        record = _record(exchange, self._unix_s)
         passed = exchange.reply.passed
         if exchange.attempts and self._ledger is not None:  # else nobody reads the note
             self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
@@ -119,7 +122,8 @@ class Clerk:
             self._ledger.post(Closed(transfer_id_of(request_id, Attempt(attempt)), outcome, note))
 
 
-def _record(exchange: Exchange) -> Record:
+def _record(exchange: Exchange, unix_s: float) -> Record:
+    """`unix_s` turns monotonic seconds into Unix seconds."""
     intake, placement, reply = exchange.intake, exchange.placement, exchange.reply
     outcome, code, tail = exchange.outcome, exchange.code, reply.tail
     if outcome is _SERVED and tells_error(tail):
@@ -132,8 +136,10 @@ def _record(exchange: Exchange) -> Record:
     if (passed := reply.passed) is not None and reply.sse and passed.content_at:
         content_s = passed.content_at - arrived_at
         num_events = passed.num_events - passed.events_before_content - 1
+    num_prompt, num_completion = usage_of(tail) if tail else _NONE
+    traced = intake.traced
     return Record(
-        time.time(),
+        unix_s + arrived_at,
         exchange.request_id,
         intake.client_id,
         intake.model,
@@ -156,22 +162,31 @@ def _record(exchange: Exchange) -> Record:
         exchange.last_byte_at - arrived_at if answered else 0.0,
         exchange.ended_s,
         num_events,
-        prompt_tokens(tail),
-        completion_tokens(tail),
+        num_prompt,
+        num_completion,
         len(intake.body),
         reply.num_bytes,
         exchange.status,
         outcome,
         code,
-        earlier=exchange.earlier,
+        traced.trace_id if traced is not None else "",
+        traced.parent_id if traced is not None else "",
+        exchange.earlier,
         caller=intake.caller,
     )
 
 
 def _note(record: Record) -> str:
     """What the Story says of the end: why this mode, how long each phase took, and the error if there was one."""
-    phases = f"sent {_ms(record.sent_s)}, prefill {_ms(record.prefilled_s)}, first byte {_ms(record.first_byte_s)}"
-    why = f"{record.mode} ({record.reason}); {phases}, end {_ms(record.ended_s)}"
+    sent_s, prefilled_s, first_s, ended_s = record.sent_s, record.prefilled_s, record.first_byte_s, record.ended_s
+    if prefilled_s and first_s:
+        phases = (
+            f"sent {sent_s * 1e3:.1f} ms, prefill {prefilled_s * 1e3:.1f} ms, "
+            f"first byte {first_s * 1e3:.1f} ms, end {ended_s * 1e3:.1f} ms"
+        )
+    else:
+        phases = f"sent {_ms(sent_s)}, prefill {_ms(prefilled_s)}, first byte {_ms(first_s)}, end {_ms(ended_s)}"
+    why = f"{record.mode} ({record.reason}); {phases}"
     return f"{record.code}; {why}" if record.code else why
 
 

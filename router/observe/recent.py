@@ -41,4 +41,5 @@ class Recent:
 
 
 def _at(record: Record) -> float:
-    return record.at
+    """When it ended."""
+    return record.at + record.ended_s

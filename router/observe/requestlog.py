@@ -22,7 +22,7 @@ _ENCODE = msgspec.json.Encoder().encode_into
 
 
 class RequestLog:
-    """Lines of one router. `write` belongs to the event loop."""
+    """Lines of one router. `tell` belongs to the event loop."""
 
     def __init__(self, sink: Callable[[bytes], object], later: Callable[[float, Callable[[], None]], object]) -> None:
         """`sink` takes bytes and may block; `later(seconds, call)` is the event loop's call_later."""
@@ -35,7 +35,7 @@ class RequestLog:
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._thread.start()
 
-    def write(self, record: Record) -> None:
+    def tell(self, record: Record) -> None:
         """The record's line will be written within FLUSH_S, or dropped."""
         _ENCODE(record, self._buffer, -1)
         self._buffer += b"\n"

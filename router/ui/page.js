@@ -106,7 +106,7 @@ function row(record) {
   const first = record.content_s || record.first_byte_s;
   const pair = [record.prefill, record.decode].filter(Boolean).join(" → ") || "–";
   return make("tr", {},
-    make("td", {}, new Date(record.at * 1000).toLocaleTimeString()), make("td", {}, link),
+    make("td", {}, new Date((record.at + record.ended_s) * 1000).toLocaleTimeString()), make("td", {}, link),
     make("td", {}, record.model), make("td", {}, record.mode ? `${record.mode} (${record.reason})` : "–"),
     make("td", {}, pair), number(first ? duration(first) : "–"), number(perToken(record)),
     number(duration(record.ended_s)), make("td", {}, outcome(record)));

@@ -29,8 +29,8 @@ function lanesOf(record) {
   span(router, record.door_s, queued, "queue", "queue");
   span(router, queued, firstSent, "place", "placed");
   lanes.push(router);
-  record.earlier.forEach((one, number) => {
-    const lane = { name: `attempt ${number + 1}: ${one.prefill ? `${one.prefill} → ` : ""}${one.decode}`, spans: [], marks: [] };
+  record.earlier.forEach((one) => {
+    const lane = { name: `attempt ${one.attempt}: ${one.prefill ? `${one.prefill} → ` : ""}${one.decode}`, spans: [], marks: [] };
     span(lane, one.sent_s, one.ended_s, "lost", one.code);
     lanes.push(lane);
   });

@@ -13,7 +13,7 @@ from router.store.embedded import find_server
 from tests.support.browser import BROWSERS, find_browser
 
 REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
-IN_CI = ("redis", "nixl", "model", "openssl")
+IN_CI = ("redis", "nixl", "model", "openssl", "otel")
 """What a CI run must have even when REQUIRE does not say so."""
 
 
@@ -59,6 +59,14 @@ def _browser() -> str | None:
     return f"looked for {', '.join(BROWSERS)} (Debian: apt-get install chromium-headless-shell)"
 
 
+def _otel() -> str | None:
+    try:
+        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk.trace")
+    except ModuleNotFoundError:  # of a package above it
+        found = None
+    return None if found else "looked for opentelemetry-sdk and its OTLP exporter (the extra otel)"
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _redis,
     "nixl": _nixl,
@@ -66,6 +74,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "vllm": _vllm,
     "gpu": _gpu,
     "browser": _browser,
+    "otel": _otel,
     "openssl": _openssl,
 }
 

@@ -8,11 +8,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.bench.mock_behaviour import Fault
+from tests.support.collector import collecting
 from tests.support.routers import BODY, PATH, rig
 
 ROW = re.compile(r"^\| `(tandem_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
 TIMING = ((b"server-timing", b"seats;dur=1, kv;dur=2"),)
-OF_SEVERAL_WORKERS = "tandem_workers"
+ON_DEMAND = ("tandem_workers", "tandem_traces_total")
 STREAM = BODY | {"stream": True}
 CHAT = "/v1/chat/completions"
 MESSAGES = {"model": "m", "messages": [{"role": "user", "content": "a secret word"}], "stream": True}
@@ -55,7 +56,7 @@ async def test_every_metric_of_the_table_is_told_and_no_other(redis_url, namespa
     documented = table()
     assert documented, "the table is read"
     assert {name: kind for name, (kind, _) in scraped.items()} == {
-        name: kind for name, (kind, _) in documented.items() if name != OF_SEVERAL_WORKERS
+        name: kind for name, (kind, _) in documented.items() if name not in ON_DEMAND
     }
     # What has not happened has no samples, hence no labels to compare.
     assert {name: labels for name, (_, labels) in scraped.items() if labels} == {
@@ -151,3 +152,41 @@ async def test_no_prompt_is_in_anything_that_is_told():
         for path in ("/metrics", "/admin/requests", "/admin/fleet"):
             text = (await r.client.get(path)).text
             assert "secret" not in text, path
+
+
+@pytest.mark.needs("otel")
+async def test_a_traced_request_is_one_trace_with_both_legs_below_it():
+    """H12: both legs continue the client's trace as two spans of their own, with its state and its baggage."""
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    headers = {"traceparent": f"00-{trace}-{span}-01", "tracestate": "a=1,b=2", "baggage": "user=7"}
+    with collecting() as collector:
+        async with rig(otlp=collector.url, trace_share=0.0) as r:
+            r.behave(r.prefill, delay_s=0.01)
+            r.behave(r.decode, delay_s=0.02, gap_s=0.001, headers=TIMING)
+            assert (await r.client.post(PATH, json=STREAM)).status_code == 200
+            assert "traceparent" not in r.prefill.seen[0].headers, "nobody has asked for a trace"
+            assert (await r.client.post(PATH, json=STREAM, headers=headers)).status_code == 200
+            legs = [engine.seen[1].headers for engine in (r.prefill, r.decode)]
+            record = (await r.client.get("/admin/requests")).json()["requests"][0]
+        # The router has ended, and with it the last export.
+        assert record["trace_id"] == trace and record["parent_id"] == span
+        for leg, name in zip(legs, ("prefill leg", "decode leg"), strict=True):
+            assert (leg["tracestate"], leg["baggage"]) == ("a=1,b=2", "user=7")
+            assert leg["traceparent"] == f"00-{trace}-{collector.named(name).span_id.hex()}-01"
+        root = collector.named(f"POST {PATH}")
+        assert root.parent_span_id.hex() == span
+        names = {one.name for one in collector.spans}
+        assert names == {root.name, "door", "place", "prefill leg", "decode leg", "relay"}
+        assert {one.parent_span_id for one in collector.spans if one is not root} == {root.span_id}
+        assert len({one.span_id for one in collector.spans}) == len(collector.spans)
+        events = [event.name for event in collector.named("decode leg").events]
+        assert events == ["registered", "rendezvous", "kv_whole", "first_token"]
+
+
+@pytest.mark.needs("otel")
+async def test_a_collector_that_is_away_harms_no_request():
+    async with rig(otlp="http://127.0.0.1:1", trace_share=1.0) as r:
+        for _ in range(3):
+            assert (await r.client.post(PATH, json=STREAM)).status_code == 200
+        own = r.prefill.seen[0].headers["traceparent"].split("-")[1]
+        assert (await r.client.get("/admin/requests")).json()["requests"][-1]["request_id"] == f"req-{own}"

@@ -76,3 +76,11 @@ def test_workers_share_the_limits_without_a_rest(requests, tokens, size):
     assert sum(one.max_requests for one in shares) == requests
     assert sum(one.max_tokens for one in shares) <= max(tokens, size)
     assert all((one.max_tokens > 0) == (tokens > 0) for one in shares)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"trace_share": 1.5}, "trace_share"), ({"otlp": "collector:4318"}, "otlp")]
+)
+def test_traces_need_an_address_and_a_share(changes, said):
+    with pytest.raises(BadSettings, match=said):
+        check(Settings(store="redis://x", **changes))

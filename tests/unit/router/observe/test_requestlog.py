@@ -25,11 +25,11 @@ def test_lines_are_written_together_by_another_thread():
         pieces.append(piece)
 
     log = RequestLog(sink, later)
-    log.write(record("req-1"))
-    log.write(record("req-2"))
+    log.tell(record("req-1"))
+    log.tell(record("req-2"))
     assert not pieces and len(later.calls) == 1, "one timer for both"
     later.calls[0]()
-    log.write(record("req-3"))
+    log.tell(record("req-3"))
     assert len(later.calls) == 2
     log.close()
     lines = [json.loads(line) for line in b"".join(pieces).splitlines()]
@@ -46,11 +46,11 @@ def test_a_reader_that_takes_nothing_costs_lines_not_time():
         stuck.wait()
 
     log = RequestLog(sink, later)
-    log.write(record())
+    log.tell(record())
     log.flush()
     entered.wait()
     for _ in range(MAX_PIECES + 3):
-        log.write(record())
+        log.tell(record())
         log.flush()
     one = len(json.dumps({})) and log.dropped_bytes // 3
     assert log.dropped_bytes == 3 * one > 0
@@ -65,7 +65,7 @@ def test_a_reader_that_is_gone_is_survived():
         raise BrokenPipeError
 
     log = RequestLog(sink, later)
-    log.write(record())
+    log.tell(record())
     log.close()
     assert log.dropped_bytes > 0
 
