@@ -48,6 +48,7 @@ def gauges(parts: Parts) -> list[Metric]:
             ("role",),
         ),
         counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
+        counters("tandem_mends", "Prompts computed anew for decode to get blocks back", "result", router.mended),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         *health_metrics(router),
         gauge("tandem_settings_bad", "1 while changed settings cannot be used", [((), float(parts.governor.bad))]),

@@ -15,6 +15,7 @@ from router.core.record import Earlier
 from router.core.timing import Deadlines
 from router.core.trace import decode_span, prefill_span
 from router.driver.leftover import Leftover
+from router.driver.mend import Mend
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Headers
 from router.legs.decode import DecodeLeg, decode_body
@@ -53,6 +54,8 @@ class Attempt:
     _prefill: PrefillLeg | None = None
     _decode: DecodeLeg | None = None
     _prefill_burden: Burden | None = None
+    _broke_down = False
+    """Prefill has answered that it cannot."""
     withheld: Verdict | None = None
     """How decode has failed, until prefill has said whether it is who decode was told it is."""
 
@@ -154,6 +157,14 @@ class Attempt:
             return False
         return decode is not None and not (decode.ended and 400 <= decode.status < 500)
 
+    def _mend(self) -> None:
+        """What `_strands_seats` is about has happened by itself: prefill has failed, or its connection broke."""
+        prefill = self._prefill
+        if prefill is None or prefill.cancelled or prefill.owner is not self._exchange or not self._strands_seats():
+            return
+        if self._broke_down or not prefill.ended:
+            Mend(prefill, self.instance_of(Blame.DECODE), self._router.mends, self._router.mended)
+
     def withholds(self, verdict: Verdict) -> bool:
         """True when decode's failure is to wait for prefill's answer, which may show that prefill is to blame.
 
@@ -180,6 +191,7 @@ class Attempt:
         prefill = self.placement.prefill
         assert prefill is not None  # there is no other prefill leg to answer
         if not 200 <= status < 300:
+            self._broke_down = status >= 500
             return judge(_PREFILL, status, headers, body)
         handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
         if isinstance(handed_over, bytes):
@@ -223,6 +235,7 @@ class Attempt:
         placement, decode = self.placement, self._decode
         if not fetched and placement.prefill is not None:
             self._take_back(placement.prefill)
+            self._mend()
         if decode is not None and not decode.ended:
             self._take_back(placement.decode)
         self._release_decode()

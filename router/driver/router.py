@@ -28,6 +28,7 @@ from router.driver.clerk import Clerk
 from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
 from router.driver.leftover import Leftover
+from router.driver.mend import Mend
 from router.driver.ports import Books, ClientPort, LedgerPort
 from router.driver.sweep import Due, Sweep
 from router.legs.pool import LegPool
@@ -63,7 +64,11 @@ class Router:
         """Prefill legs that outlive their requests."""
         self.idle: set[Due] = set()
         """Client connections that wait for a request."""
-        self.sweep = Sweep((self.live, self.leftovers, self.idle))
+        self.mends: set[Mend] = set()
+        """Prompts that are computed once more, so that decode gets its blocks back."""
+        self.mended: Counter[str] = Counter()
+        """What came of those."""
+        self.sweep = Sweep((self.live, self.leftovers, self.idle, self.mends))
         self.leaving = False
         """This process goes away soon: others should take what comes."""
         self.health = Health(conduct.breaker)
@@ -260,6 +265,8 @@ class Router:
             exchange.expire(Draining("This router is shutting down; send the request again to reach another replica."))
         for leftover in tuple(self.leftovers):
             leftover.on_due(leftover.due_at)
+        for mend in tuple(self.mends):
+            mend.stop()
         self.clerk.work_off()
 
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ A leg reports to its owner exactly once how it ended, unless it was cancelled; t
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable
 from router.legs.connection import Connection, Headers
@@ -55,6 +55,12 @@ class Leg:
         else:
             self.connection = connection
             connection.send(self, request)
+
+    def once_more(self, owner: LegOwner) -> Self:
+        """A leg of another owner, with the same request on its way to the same engine."""
+        leg = type(self)(owner, self._pool)
+        leg.send(self._request)
+        return leg
 
     def cancel(self) -> None:
         """The engine sees its connection close; the owner hears nothing more."""

@@ -45,6 +45,8 @@ class VllmServer:
     mode: str = "push"
     names: tuple[str, ...] = ("m",)
     loras: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """Of its /openapi.json."""
     version: str = "0.33.0"
     block_tokens: int = 128
     tp_size: int = 1
@@ -72,6 +74,7 @@ class VllmServer:
     url: str = ""
     _finished: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self, port: int = 0) -> str:
@@ -101,6 +104,11 @@ class VllmServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Its connections break; it goes on."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
     async def restart(self) -> None:
         """The process ends and another one starts at the same address, with another engine id."""
         port = int(self.url.rpartition(":")[2])
@@ -113,6 +121,7 @@ class VllmServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         try:
             while not self.dead:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -134,6 +143,7 @@ class VllmServer:
             pass  # asyncio reports a cancelled connection as an error of its own
         finally:
             self._tasks.discard(task)
+            self._writers.discard(writer)
             writer.transport.abort()
 
     async def _watched(self, reader: asyncio.StreamReader, seen: Seen) -> tuple[int, bytes, bytes]:
@@ -160,6 +170,8 @@ class VllmServer:
             return 200, b"application/json", json.dumps({"version": self.version}).encode()
         if path == "/metrics":
             return 200, b"text/plain", self._metrics().encode()
+        if path == "/openapi.json":
+            return 200, b"application/json", json.dumps({"paths": {path: {} for path in self.paths}}).encode()
         if path == "/v1/models":
             cards = [{"id": name, "root": "/models/m", "parent": None, "max_model_len": 1024} for name in self.names]
             cards += [{"id": name, "root": f"/l/{name}", "parent": self.names[0]} for name in self.loras]

@@ -10,6 +10,7 @@ import pytest
 from router.build import build_parts, build_server
 from router.contract.instance import Mode
 from router.discovery import server as server_module
+from router.driver import mend as mend_module
 from router.settings import Settings, check
 from router.workers.listeners import listen
 from tests.support.routers import PATH, until
@@ -127,6 +128,42 @@ async def test_a_prefill_that_fails_ends_decode():
         p.fail_prefill = 400
         assert (await client.post(PATH, json=BODY)).status_code == 400
         await until(lambda: d.seen[0].aborted)
+
+
+@pytest.mark.parametrize("how", ["refuses", "closes"])
+async def test_blocks_that_a_failed_prefill_has_stranded_are_freed(how):
+    """Aborting decode's request does not free them; only a WRITE under the same id does."""
+    async with site(settings={"attempts": 1, "probe_s": 0}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: d.held and p.seen)
+        if how == "refuses":
+            p.fail_prefill = 500
+            p.prefill_gate.set()
+        else:
+            p.cut()
+        assert (await asked).status_code == 502
+        await until(lambda: d.seen[0].aborted)
+        assert d.held
+        p.fail_prefill = 0
+        p.prefill_gate.set()
+        await until(lambda: not d.held)
+        first, again = (seen.headers["x-request-id"] for seen in p.seen)
+        assert first == again
+        await until(lambda: not parts.router.mends)
+        assert parts.router.mended == {"freed": 1}
+
+
+async def test_blocks_that_cannot_be_freed_are_told_of(monkeypatch, caplog):
+    monkeypatch.setattr(mend_module, "DELAYS_S", (0.01, 0.01))
+    async with site(settings={"attempts": 1}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.fail_prefill = 500
+        assert (await client.post(PATH, json=BODY)).status_code == 502
+        await until(lambda: parts.router.mended == {"lost": 1})
+        assert not parts.router.mends and len(p.seen) == 3
+        assert f"{d.url} keeps blocks" in caplog.text
 
 
 @pytest.mark.parametrize("tells_start", [True, False])
