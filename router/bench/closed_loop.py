@@ -22,6 +22,8 @@ class LoopResult:
     failures: int = 0
     chunks: int = 0
     """Server-sent events that arrived, in whole answers and in those that were still running at the end."""
+    gaps_s: list[float] = field(default_factory=list)
+    """Between two reads of one stream; only where they are asked for."""
     seconds: float = 0.0
 
     @property
@@ -40,9 +42,11 @@ class LoopResult:
 class _LoopConnection(asyncio.Protocol):
     """One connection of the loop."""
 
-    def __init__(self, request: bytes, result: LoopResult) -> None:
+    def __init__(self, request: bytes, result: LoopResult, *, keeps_gaps: bool = False) -> None:
         self._request = request
         self._result = result
+        self._keeps_gaps = keeps_gaps
+        self._read_at = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._sent_at = 0.0
@@ -71,9 +75,15 @@ class _LoopConnection(asyncio.Protocol):
         """Count events."""
         if body.startswith(b"data:"):
             self._result.chunks += body.count(b"data:")
+            if self._keeps_gaps:
+                now = perf_counter()
+                if self._read_at:
+                    self._result.gaps_s.append(now - self._read_at)
+                self._read_at = now
 
     def on_message_complete(self) -> None:
         """Count the answer and send the next request."""
+        self._read_at = 0.0
         if self._parser.get_status_code() == 200:
             self._result.latencies_s.append(perf_counter() - self._sent_at)
         else:
@@ -88,13 +98,19 @@ class _LoopConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-async def closed_loop(port: int, request: bytes, num_connections: int, seconds: float) -> LoopResult:
+async def closed_loop(
+    port: int, request: bytes, num_connections: int, seconds: float, *, keeps_gaps: bool = False
+) -> LoopResult:
     """Load 127.0.0.1:`port` with `request` for `seconds` seconds over `num_connections` connections."""
     loop = asyncio.get_running_loop()
     result = LoopResult()
     started_at = perf_counter()
     connections = [
-        (await loop.create_connection(lambda: _LoopConnection(request, result), "127.0.0.1", port))[1]
+        (
+            await loop.create_connection(
+                lambda: _LoopConnection(request, result, keeps_gaps=keeps_gaps), "127.0.0.1", port
+            )
+        )[1]
         for _ in range(num_connections)
     ]
     await asyncio.sleep(seconds)

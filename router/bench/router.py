@@ -4,7 +4,12 @@ Load and mock engines share one core, the router has another; without a second c
 so. Every figure is the median over rounds, and the rounds of all set-ups are interleaved, so that a disturbance of the
 machine meets them alike. CPU time is that of the router's processes, from /proc.
 
-Other routers run beside it, if they are installed:
+`cN` is a closed loop over N kept-alive connections: at c1, p50 and p99 are what the router adds at low load. The ramp
+says how many streams at `--tokens-per-s` each a target holds before tokens come late; `--workers` runs Tandem with so
+many workers on all cores but the load's; `--soak-s` watches its memory under load for so long.
+
+nginx as a plain reverse proxy to the decode engine (one leg instead of two) is the floor: `--nginx nginx`. Other
+routers run beside it, if they are installed:
 
   --peer 'sglang=sglang-router launch --pd-disaggregation --policy random --prefill {prefill} --decode {decode}
     --port {port}'
@@ -19,7 +24,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -28,8 +33,10 @@ import uvloop
 
 from router.bench.closed_loop import LoopResult, closed_loop, request_bytes
 from router.bench.machine import describe_machine
-from router.bench.report import table
-from router.bench.router_targets import Target, mock_engines, peer, tandem_router
+from router.bench.ramp import hold
+from router.bench.router_report import Figure, Report, render
+from router.bench.router_targets import Target, mock_engines, nginx, peer, tandem_router
+from router.bench.soak import soak
 from router.contract.errors import TandemError
 from router.settings import DATA_PATHS
 from router.store.embedded import EmbeddedStore
@@ -46,24 +53,27 @@ class Plan:
     seconds: float
     rounds: int
     body_bytes: int
+    tokens_per_s: float = 20.0
+    """Of each stream."""
+    most_streams: int = 0
+    """The ramp ends there; 0: no ramp."""
+    soak_s: float = 0.0
+    workers: tuple[int, ...] = ()
+    """Beside the router of one process, routers of so many workers."""
+    nginx: str = ""
+    """The program; empty: without it."""
     peers: tuple[tuple[str, str], ...] = ()
     """Name and command of other routers; the command names {prefill}, {decode} and {port}."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One set-up under one load."""
+class Cores:
+    """A core for load and engines, and one for each router; the same when there is only one."""
 
-    target: str
-    """`direct`, or the router's data path."""
-    load: str
-    requests_per_s: float
-    p50_us: float
-    p99_us: float
-    cpu_us: float
-    """CPU of the router per request, or per chunk for streams; 0 for `direct`."""
-    rss_mib: float
-    failures: int
+    load: int
+    router: int
+    free: frozenset[int]
+    """All but the load's, for routers of several workers."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,19 +86,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         given.seconds,
         given.rounds,
         given.body_bytes,
+        given.tokens_per_s,
+        given.ramp,
+        given.soak_s,
+        tuple(int(number) for number in given.workers.split(",") if number),
+        given.nginx,
         tuple(given.peer),
     )
     machine = describe_machine()
     if machine.is_busy:
         print("The machine is busy; figures will be noisy.", file=sys.stderr)
     try:
-        figures = uvloop.run(measure(plan))
+        report = uvloop.run(measure(plan))
     except TandemError as error:
         print(error, file=sys.stderr)
         return 2
-    print(table(_rows(figures)))
+    print(render(report))
     if given.json:
-        result = {"machine": asdict(machine), "plan": asdict(plan), "figures": [asdict(figure) for figure in figures]}
+        result = {"machine": asdict(machine), "plan": asdict(plan), **asdict(report)}
         Path(given.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 
@@ -102,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--streams", type=int, default=128, help="paced streams at a time (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
+    parser.add_argument("--tokens-per-s", type=float, default=20.0, help="of each stream (default: %(default)s)")
+    parser.add_argument(
+        "--ramp", type=int, default=0, metavar="STREAMS", help="find how many streams are held, up to so many"
+    )
+    parser.add_argument("--soak-s", type=float, default=0.0, help="seconds of load under which memory is watched")
+    parser.add_argument("--workers", default="", help="also measure Tandem with so many workers, such as 2,4")
+    parser.add_argument("--nginx", default="", metavar="PROGRAM", help="nginx, the floor (default: without it)")
     parser.add_argument("--body-bytes", type=int, default=1024, help="of each request (default: %(default)s)")
     parser.add_argument(
         "--peer", action="append", default=[], type=_peer, metavar="NAME=COMMAND", help="another router, see above"
@@ -117,17 +139,17 @@ def _peer(text: str) -> tuple[str, str]:
     return name, command
 
 
-async def measure(plan: Plan) -> list[Figure]:
-    """The medians of all set-ups."""
-    own, other = _cores()
+async def measure(plan: Plan) -> Report:
+    """The medians of all set-ups, then the ramp and the soak."""
+    cores = _cores()
+    own = cores.load
     with _pinned_to(own), EmbeddedStore() as store:
         async with AsyncExitStack() as running:
-            urls = await running.enter_async_context(mock_engines(store.url, own))
+            gap = ("--gap-s", str(1 / plan.tokens_per_s))
+            urls = await running.enter_async_context(mock_engines(store.url, own, *gap))
             targets = [Target("direct", int(urls["decode"].rpartition(":")[2]))]
-            for data_path in plan.paths:
-                targets.append(await running.enter_async_context(tandem_router(store.url, data_path, other)))
-            for name, command in plan.peers:
-                targets.append(await running.enter_async_context(peer(name, command, urls, other)))
+            for starting in _starts(plan, cores, store.url, urls):
+                targets.append(await running.enter_async_context(starting))
             found: dict[tuple[str, str], list[Figure]] = {}
             for number in range(plan.rounds):
                 _progress(number, plan.rounds)
@@ -135,7 +157,29 @@ async def measure(plan: Plan) -> list[Figure]:
                     for figure in await _measure_target(plan, target):
                         found.setdefault((figure.target, figure.load), []).append(figure)
             _progress(plan.rounds, plan.rounds)
-    return [_median(figures) for figures in found.values()]
+            held = []
+            if plan.most_streams:
+                held = [
+                    await hold(one, plan.tokens_per_s, max(plan.seconds, 3.0), plan.most_streams) for one in targets
+                ]
+            ours = [target for target in targets if target.name in plan.paths]
+            soaked = [await soak(target, 32, plan.soak_s) for target in ours] if plan.soak_s else []
+    return Report([_median(figures) for figures in found.values()], held, soaked)
+
+
+def _starts(
+    plan: Plan, cores: Cores, store: str, urls: dict[str, str]
+) -> Iterator[AbstractAsyncContextManager[Target]]:
+    """The targets beside the engines themselves, each of which starts when it is entered."""
+    if plan.nginx:
+        yield nginx(plan.nginx, urls, cores.router)
+    for data_path in plan.paths:
+        yield tandem_router(store, data_path, {cores.router})
+    for number in plan.workers:
+        name = f"{number} workers, {len(cores.free)} cores"
+        yield tandem_router(store, plan.paths[0], set(cores.free), number, name)
+    for name, command in plan.peers:
+        yield peer(name, command, urls, cores.router)
 
 
 async def _measure_target(plan: Plan, target: Target) -> list[Figure]:
@@ -175,26 +219,6 @@ def _median(figures: list[Figure]) -> Figure:
     return Figure(first.target, first.load, failures=sum(figure.failures for figure in figures), **medians)
 
 
-def _rows(figures: list[Figure]) -> list[list[str]]:
-    direct = {figure.load: figure for figure in figures if figure.target == "direct"}
-    rows = [["target, load", "req/s", "added p50 us", "added p99 us", "CPU us", "RSS MiB", "failures"]]
-    for figure in figures:
-        base = direct[figure.load]
-        unit = " a chunk" if "streams" in figure.load else ""
-        rows.append(
-            [
-                f"{figure.target}, {figure.load}",
-                f"{figure.requests_per_s:.0f}",
-                f"{figure.p50_us - base.p50_us:.0f}",
-                f"{figure.p99_us - base.p99_us:.0f}",
-                f"{figure.cpu_us:.1f}{unit}" if figure.cpu_us else "",
-                f"{figure.rss_mib:.0f}" if figure.rss_mib else "",
-                str(figure.failures),
-            ]
-        )
-    return rows
-
-
 @contextmanager
 def _pinned_to(core: int) -> Iterator[None]:
     before = os.sched_getaffinity(0)
@@ -205,10 +229,9 @@ def _pinned_to(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _cores() -> tuple[int, int]:
-    """A core for load and engines, and one for the router; the same when there is only one."""
+def _cores() -> Cores:
     cores = sorted(os.sched_getaffinity(0))
-    return cores[0], cores[-1]
+    return Cores(cores[0], cores[-1], frozenset(cores[1:] or cores))
 
 
 def _progress(number: int, total: int) -> None:

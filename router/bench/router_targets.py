@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -41,13 +42,13 @@ class Target:
 
 
 @asynccontextmanager
-async def mock_engines(store: str, core: int) -> AsyncIterator[dict[str, str]]:
-    """URLs by role of a prefill and a decode that compute nothing."""
+async def mock_engines(store: str, core: int, *flags: str) -> AsyncIterator[dict[str, str]]:
+    """URLs by role of a prefill and a decode that compute nothing; `flags` are those of `tandem bench mock`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "router.bench.mock_engines",
-        *("--store", store, "--namespace", NAMESPACE),
+        *("--store", store, "--namespace", NAMESPACE, *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         preexec_fn=end_with_parent(os.getpid()),
@@ -65,11 +66,14 @@ async def mock_engines(store: str, core: int) -> AsyncIterator[dict[str, str]]:
 
 
 @asynccontextmanager
-async def tandem_router(store: str, data_path: str, core: int) -> AsyncIterator[Target]:
+async def tandem_router(
+    store: str, data_path: str, cores: set[int], workers: int = 1, name: str = ""
+) -> AsyncIterator[Target]:
     """A router with everything on; its request log is written, but to nowhere."""
-    flags = ("--port", "0", "--store", store, "--namespace", NAMESPACE, "--data-path", data_path)
-    async with _process((sys.executable, "-m", "router", *flags), core, asyncio.subprocess.PIPE) as process:
-        target = Target(data_path, await _port_of(process), process.pid)
+    given = {"port": 0, "store": store, "namespace": NAMESPACE, "data-path": data_path, "workers": workers}
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    async with _process((sys.executable, "-m", "router", *flags), cores, asyncio.subprocess.PIPE) as process:
+        target = Target(name or data_path, await _port_of(process), process.pid)
         await _until_answers(f"http://127.0.0.1:{target.port}/readyz", process, "the router")
         yield target
 
@@ -85,7 +89,7 @@ async def peer(name: str, command: str, urls: dict[str, str], core: int) -> Asyn
     port = _free_port()
     words = [word.format(prefill=urls["prefill"], decode=urls["decode"], port=port) for word in shlex.split(command)]
     try:
-        async with _process(words, core, asyncio.subprocess.DEVNULL) as process:
+        async with _process(words, {core}, asyncio.subprocess.DEVNULL) as process:
             await _until_answers(f"http://127.0.0.1:{port}/health", process, name)
             yield Target(name, port, process.pid)
     except FileNotFoundError as error:
@@ -93,14 +97,54 @@ async def peer(name: str, command: str, urls: dict[str, str], core: int) -> Asyn
 
 
 @asynccontextmanager
+async def nginx(program: str, urls: dict[str, str], core: int) -> AsyncIterator[Target]:
+    """nginx as a plain reverse proxy to decode: the floor, for it sends one leg and knows nothing of what it carries.
+
+    Raises:
+        BadRequest: the program is not there.
+        RouterError: it does not get ready.
+    """
+    port = _free_port()
+    with tempfile.TemporaryDirectory(prefix="tandem-nginx-") as folder:
+        upstream = urls["decode"].removeprefix("http://")
+        text = NGINX.format(folder=folder, port=port, upstream=upstream)
+        Path(folder, "nginx.conf").write_text(text, encoding="ascii")
+        words = [program, "-p", folder, "-c", f"{folder}/nginx.conf", "-e", f"{folder}/error.log"]
+        try:
+            async with _process(words, {core}, asyncio.subprocess.DEVNULL) as process:
+                await _until_answers(f"http://127.0.0.1:{port}/health", process, "nginx")
+                yield Target("nginx", port, process.pid)
+        except FileNotFoundError as error:
+            raise BadRequest(f"{program} is not there; install nginx or drop --nginx.") from error
+
+
+NGINX = """
+daemon off; master_process off; worker_processes 1; pid {folder}/nginx.pid;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off; keepalive_requests 100000000;
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  upstream decode {{ server {upstream}; keepalive 4096; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://decode; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+    }}
+  }}
+}}
+"""
+
+
+@asynccontextmanager
 async def _process(
-    words: list[str] | tuple[str, ...], core: int, stderr: int
+    words: list[str] | tuple[str, ...], cores: set[int], stderr: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Running on that core alone, gone afterwards."""
+    """Running on those cores alone, gone afterwards."""
     end_with_us = end_with_parent(os.getpid())
 
     def before() -> None:
-        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, cores)
         end_with_us()
 
     process = await asyncio.create_subprocess_exec(

@@ -19,9 +19,10 @@ from router.driver.mend import Mend
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Headers
 from router.legs.decode import DecodeLeg, decode_body
+from router.legs.hand_over import read_hand_over
 from router.legs.leg import LegOwner
 from router.legs.params import leg_request, prefill_params_json, push_params_json
-from router.legs.prefill import PrefillLeg, prefill_body, read_hand_over
+from router.legs.prefill import PrefillLeg, prefill_body
 from router.legs.take_back import TakeBack, take_back_request
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ class RequestLog:
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._armed = False
         self.dropped_bytes = 0
-        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._writer.start()
 
     def tell(self, record: Record) -> None:
         """The record's line will be written within FLUSH_S, or dropped."""
@@ -57,7 +57,7 @@ class RequestLog:
         """Everything has been written, or the reader has not taken it within `wait_s` seconds."""
         self.flush()
         self._queue.put(None)
-        self._thread.join(wait_s)
+        self._writer.join(wait_s)
 
     def _run(self) -> None:
         while (piece := self._queue.get()) is not None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from router.bench.router import Figure, main
+from router.bench.router import main
+from router.bench.router_report import Figure
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -27,6 +28,18 @@ def test_it_measures_the_router_beside_the_engines_themselves(
     assert found["hook", "c2"].cpu_us > 0 and found["hook", "c2"].rss_mib > 10
     assert found["hook", "c2"].p50_us > found["direct", "c2"].p50_us
     assert "hook, c2" in capsys.readouterr().out
+
+
+def test_ramp_soak_and_workers_have_their_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--ramp", "100", "--soak-s", "2", "--workers", "2", "--tokens-per-s", "10")
+    assert main([*SHORT, *more, "--json", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert {one["target"] for one in found["held"]} == {one["target"] for one in found["figures"]}
+    assert len({one["target"] for one in found["figures"]}) == 3
+    (soaked,) = found["soaked"]
+    assert (soaked["target"], soaked["failures"], len(soaked["rss_mib"])) == ("hook", 0, 60)
+    assert soaked["requests"] > 0
+    assert "MiB/min" in capsys.readouterr().out
 
 
 def test_a_peer_is_measured_in_the_same_run(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 from router.contract.errors import LegBroken, PeerGone, TransferFailed
 from router.contract.instance import Mode, Role
 from router.legs import prefill
+from router.legs.hand_over import read_hand_over
 from router.legs.pool import LegPool, PoolLimits
-from router.legs.prefill import PrefillLeg, prefill_body, read_hand_over
+from router.legs.prefill import PrefillLeg, prefill_body
 from tests.support.instances import instance
 
 P0 = instance("p0", Role.PREFILL)
