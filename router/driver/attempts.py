@@ -75,7 +75,7 @@ class Attempts(Facts):
         chosen = router.place(self.intake, self._excluded)
         if isinstance(chosen, Refusal):
             if self._verdict is None:
-                self._verdict = Verdict(chosen.error, None, False, _ROUTER)
+                self._verdict = Verdict(router.why_refused(chosen), None, False, _ROUTER)
             self._step(_REFUSED)
             return
         self.placement = chosen

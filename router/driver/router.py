@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, time
 
-from router.contract.errors import Blame, Draining, Impossible, Overloaded, PeerGone, TandemError
+from router.contract.errors import Blame, Draining, Impossible, Overloaded, PeerGone, StoreDown, TandemError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.instance import Instance
 from router.core.admission import WAIT, Admission
@@ -69,6 +69,8 @@ class Router:
         self.mended: Counter[str] = Counter()
         """What came of those."""
         self.sweep = Sweep((self.live, self.leftovers, self.idle, self.mends))
+        self.blind = False
+        """The fleet's sources do not answer, and it is what they last said."""
         self.leaving = False
         """This process goes away soon: others should take what comes."""
         self.health = Health(conduct.breaker)
@@ -166,6 +168,12 @@ class Router:
         pool = self.fleet.pools.get(intake.model)
         choose = functools.partial(self.desk.choose, self.fleet, intake, self._turn)
         return self.health.place(choose, pool.members if pool is not None else (), excluded)
+
+    def why_refused(self, refusal: Refusal) -> TandemError:
+        """The refusal's own error, unless nobody is known because the fleet's sources do not answer."""
+        if self.blind and not self.fleet.pools:
+            return StoreDown("No engine is known, since the store does not answer; try again when it does.")
+        return refusal.error
 
     def may_retry(self) -> bool:
         """True: one more attempt is within the budget, and paid for."""

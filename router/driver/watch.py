@@ -93,6 +93,7 @@ class FleetWatch:
     async def look(self) -> None:
         """The Router's Fleet is what the sources say now, or last said."""
         await asyncio.gather(*(self._ask(number) for number in range(len(self._sources))))
+        self._router.blind = self.degraded
         if not self.degraded:
             self.looked_at = monotonic()
         self._give()

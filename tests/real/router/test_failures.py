@@ -320,3 +320,11 @@ async def test_x7_a_client_may_shorten_each_phase(data_path, header, side, code)
         answer = await r.client.post(PATH, json=STREAM, headers={header: "100"})
         assert (answer.status_code, code_of(answer)) == (504, code)
         await r.come_to_rest()
+
+
+async def test_x5_a_store_that_does_not_answer_is_named_as_the_reason(data_path):
+    async with rig(data_path=data_path, static=False, store="redis://127.0.0.1:1") as r:
+        answer = await r.client.post(PATH, json=BODY)
+        assert (answer.status_code, code_of(answer), answer.headers["retry-after"]) == (503, "store_down", "1")
+        assert (await r.client.get("/health")).status_code == 200
+        assert (await r.client.get("/readyz")).status_code == 503

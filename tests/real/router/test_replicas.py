@@ -50,3 +50,30 @@ async def test_d8_a_replica_sees_the_load_that_another_has_made_and_its_end() ->
         await s.beat(s.decode, other)
         await knows(second, {"d0": 0})
         await other.stop()
+
+
+async def test_when_one_replica_is_killed_under_load_only_its_own_open_streams_fail() -> None:
+    async with site() as s, s.router() as doomed, s.router() as other:
+        s.prefill.behaviour = Behaviour()
+        s.decode.behaviour = Behaviour(num_events=100, gap_s=0.05)
+        asked, long = BODY | {"stream": True}, 10
+        dying = [asyncio.create_task(stream(doomed)) for _ in range(long)]
+        lasting = [asyncio.create_task(other.client.post(PATH, json=asked)) for _ in range(long)]
+        await until(lambda: s.decode.num_open == 2 * long)
+        s.decode.behaviour = Behaviour()
+        statuses: list[int] = []
+
+        async def load() -> None:
+            while not all(one.done() for one in lasting):
+                statuses.append((await other.client.post(PATH, json=BODY)).status_code)
+                await asyncio.sleep(0.02)
+
+        loads_ = [asyncio.create_task(load()) for _ in range(4)]
+        await until(lambda: len(statuses) > 20)
+        await doomed.kill()
+        await asyncio.gather(*dying)
+        answers = await asyncio.gather(*lasting)
+        assert all(answer.text.endswith("data: [DONE]\n\n") for answer in answers)
+        await asyncio.gather(*loads_)
+        assert set(statuses) == {200} and len(statuses) > 40
+        await until(lambda: s.num_open == 0)
