@@ -10,7 +10,7 @@ pytestmark = pytest.mark.parametrize("data_path", ["hook", "asgi"])
 
 STREAM = BODY | {"stream": True}
 UTF8 = '{"choices":[{"index":0,"delta":{"content":"北京🌍"}}]}'.encode()
-USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":9,"total_tokens":12}}'
+USAGE = b'{"choices":[{"index":0,"text":"a"}],"usage":{"prompt_tokens":3,"completion_tokens":9,"total_tokens":12}}'
 
 
 def expected(behaviour) -> bytes:
