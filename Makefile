@@ -76,6 +76,9 @@ fuzz: install  ## spoilt bytes and documented requests against the HTTP door, an
 	test -x .tandem/fuzz/bin/schemathesis || { $(PYTHON) -m venv .tandem/fuzz && .tandem/fuzz/bin/pip install schemathesis==4.32.5; }
 	$(BIN)/python -m tests.support.fuzz_schema --seconds 600
 
+clients: install  ## run real clients (openai, LangChain, LiteLLM, guidellm, aiperf, vllm bench) against a small set-up
+	$(BIN)/python -m tests.support.real_clients $(ARGS)
+
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _REFUSED = Outcome.REFUSED
 HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 """Paths that are taken before any framework sees them."""
 
+_PRINTABLE = re.compile(rb"[\t\x20-\x7e]*")
 _TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
 NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
 """Headers of requests that are carried behind ASGI, whose server knows what they ask for."""
@@ -135,4 +137,6 @@ def sane_id(value: bytes) -> str:
 def _trace_lines(headers: Mapping[bytes, bytes]) -> bytes:
     if _TRACE_HEADERS[0] not in headers:
         return b""
-    return b"".join(b"%b: %b\r\n" % (name, headers[name]) for name in _TRACE_HEADERS if name in headers)
+    # Engines differ in what else they take; the standard has nothing but printable ASCII in these.
+    given = ((name, headers[name]) for name in _TRACE_HEADERS if name in headers)
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in given if _PRINTABLE.fullmatch(value)])

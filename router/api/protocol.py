@@ -64,7 +64,7 @@ class DoorProtocol(HttpToolsProtocol):
             self.refuse_connection(BadRequest("What arrived is not an HTTP request that can be served."))
             return
         except httptools.HttpParserUpgrade:
-            return  # nothing is offered to upgrade to; the request has been started as an ordinary one
+            pass  # nothing is offered to upgrade to: the request is an ordinary one, started or refused by now
         if self._refusal is not None:
             self.refuse_connection(self._refusal)
         elif self._in_head:

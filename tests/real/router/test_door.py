@@ -98,6 +98,18 @@ async def test_conflicting_framing_is_refused_and_the_connection_closed(data_pat
         assert not r.decode.seen
 
 
+@pytest.mark.parametrize(
+    "lines", ["Transfer-Encoding: gzip", "Upgrade: x\r\nConnection: upgrade\r\nTransfer-Encoding: x"]
+)
+@pytest.mark.parametrize("method", ["CONNECT", "POST"])
+async def test_a_refusal_is_not_lost_on_a_request_that_wants_another_protocol(data_path, method, lines):
+    async with rig(data_path=data_path) as r:
+        wire = await Wire.to(r.port)
+        wire.send(f"{method} {PATH} HTTP/1.1\r\nHost: t\r\n{lines}\r\n\r\n".encode())
+        assert (await wire.answer()).status == 400
+        assert await wire.rest() == b""
+
+
 async def test_expect_continue_is_answered_at_once(data_path):
     async with rig(data_path=data_path) as r:
         wire = await Wire.to(r.port)

@@ -8,6 +8,7 @@ import pytest
 from router.contract.instance import Mode
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 from tests.support.routers import BODY, PATH, rig, until
+from tests.support.wire import Wire, post
 
 pytestmark = pytest.mark.parametrize("data_path", ["hook", "asgi"])
 
@@ -163,6 +164,16 @@ async def test_trace_context_passes_and_credentials_do_not(data_path):
             assert seen.headers["traceparent"] == "00-aa-bb-01"
             assert seen.headers["tracestate"] == "x=1"
             assert not {"authorization", "cookie", "accept-encoding", "user-agent"} & seen.headers.keys()
+
+
+async def test_trace_context_that_is_no_text_is_left_out(data_path):
+    async with rig(data_path=data_path) as r:
+        wire = await Wire.to(r.port)
+        raw = post(PATH, BODY, "traceparent: 00-\xe9-01", "tracestate: x=1")
+        wire.send(raw.decode().encode("latin-1"))
+        assert (await wire.answer()).status == 200
+        for seen in (*r.prefill.seen, *r.decode.seen):
+            assert "traceparent" not in seen.headers
 
 
 async def test_a_header_can_only_shorten_the_deadline(data_path):
