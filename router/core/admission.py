@@ -100,7 +100,7 @@ class Admission(Generic[Entry]):
         accounts = self._accounts(scope)
         if not accounts.counting:
             for intake in in_flight:
-                accounts.take(intake.model if scope is Scope.MODEL else intake.caller, intake.prompt_tokens)
+                accounts.of(intake.model if scope is Scope.MODEL else intake.caller).take(intake.prompt_tokens)
         accounts.set_budget(name, budget)
 
     def _accounts(self, scope: Scope) -> Accounts:
@@ -110,16 +110,23 @@ class Admission(Generic[Entry]):
         """None: the request is in, and `release` must follow once. WAIT: `wait` must follow. Else the refusal."""
         if self.draining:
             return Draining("This router is shutting down; send the request again to reach another replica.")
-        tokens, callers = intake.prompt_tokens, self._callers
-        if callers.counting and intake.caller and not callers.of(intake.caller).fits(tokens):
+        tokens = intake.prompt_tokens
+        if self._models.counting or self._callers.counting:
+            return self._admit_counted(intake, tokens)
+        if not self.waiting and self._total.take_within(tokens):
+            return None
+        return self._wait_or_refuse(intake, tokens)
+
+    def _admit_counted(self, intake: Intake, tokens: int) -> TandemError | Entrance | None:
+        model, caller = self._models.of(intake.model), self._callers.of(intake.caller)
+        if intake.caller and not caller.fits(tokens):
             return QuotaExceeded("Your requests in flight are at your limit; send more when some have ended.")
-        if self.waiting or not self._fits(intake.model, tokens):
+        if self.waiting or not model.fits(tokens) or not self._total.take_within(tokens):
             return self._wait_or_refuse(intake, tokens)
-        self._total.take(tokens)
         if self._models.counting:
-            self._models.take(intake.model, tokens)
-        if callers.counting:
-            callers.take(intake.caller, tokens)
+            model.take(tokens)
+        if self._callers.counting:
+            caller.take(tokens)
         return None
 
     def release(self, intake: Intake) -> None:
@@ -127,12 +134,9 @@ class Admission(Generic[Entry]):
         tokens = intake.prompt_tokens
         self._total.give(tokens)
         if self._models.counting:
-            self._models.give(intake.model, tokens)
+            self._models.of(intake.model).give(tokens)
         if self._callers.counting:
-            self._callers.give(intake.caller, tokens)
-
-    def _fits(self, model: str, tokens: int) -> bool:
-        return self._total.fits(tokens) and (not self._models.counting or self._models.of(model).fits(tokens))
+            self._callers.of(intake.caller).give(tokens)
 
     # The line.
 
@@ -167,14 +171,14 @@ class Admission(Generic[Entry]):
         self.waiting += 1
         self.waiting_tokens += tokens
         if self._callers.counting:
-            self._callers.take(intake.caller, tokens)
+            self._callers.of(intake.caller).take(tokens)
         return lost
 
     def leave(self, entry: Entry) -> None:
         """The entry that has waited does not, and has not come in."""
         self._remove(entry)
         if self._callers.counting:
-            self._callers.give(entry.intake.caller, entry.intake.prompt_tokens)
+            self._callers.of(entry.intake.caller).give(entry.intake.prompt_tokens)
 
     def _remove(self, entry: Entry) -> None:
         line = self._lines.get(entry.intake.model)
@@ -205,7 +209,7 @@ class Admission(Generic[Entry]):
             line.pop()
             self._total.take(tokens)
             if self._models.counting:
-                self._models.take(model, tokens)
+                self._models.of(model).take(tokens)
             self._lines[model] = self._lines.pop(model)  # its turn is over
             self._shorten(entry.intake)
             return entry

@@ -47,6 +47,15 @@ class Account:
         alone = budget.alone and not self.requests
         return self.requests < budget.requests and (alone or self.tokens + tokens <= budget.tokens)
 
+    def take_within(self, tokens: int) -> bool:
+        """True: the request fits, and is taken."""
+        budget, requests = self.budget, self.requests
+        if requests >= budget.requests or (requests and self.tokens + tokens > budget.tokens):
+            return False
+        self.requests = requests + 1
+        self.tokens += tokens
+        return True
+
     def take(self, tokens: int) -> None:
         """It is taken, within the budget or not."""
         self.requests += 1
@@ -58,8 +67,12 @@ class Account:
         self.tokens -= tokens
 
 
+MAX_IDLE = 1024
+"""Accounts beyond so many are looked through for idle ones, which are forgotten."""
+
+
 class Accounts:
-    """The accounts of one Scope by name; an idle one is forgotten."""
+    """The accounts of one Scope by name."""
 
     __slots__ = ("_default", "_of", "_own", "counting")
 
@@ -71,21 +84,13 @@ class Accounts:
         """False while nobody here has a limit, so that nothing need be counted."""
 
     def of(self, name: str) -> Account:
-        """The account of this name, kept while something is taken of it."""
+        """The account of this name; the same one as long as something is taken of it."""
         account = self._of.get(name)
-        return account if account is not None else Account(self._own.get(name, self._default))
-
-    def take(self, name: str, tokens: int) -> None:
-        """One request is taken."""
-        account = self._of[name] = self.of(name)
-        account.take(tokens)
-
-    def give(self, name: str, tokens: int) -> None:
-        """One request that was taken is given back."""
-        account = self._of[name]
-        account.give(tokens)
-        if not account.requests:
-            del self._of[name]
+        if account is None:
+            if len(self._of) >= MAX_IDLE:
+                self._of = {one: account for one, account in self._of.items() if account.requests}
+            account = self._of[name] = Account(self._own.get(name, self._default))
+        return account
 
     def set_budget(self, name: str, budget: Budget) -> None:
         """The budget of one name, or with an empty name that of all that have none of their own."""

@@ -1,4 +1,4 @@
-from router.core.budgets import Account, Accounts, Budget
+from router.core.budgets import MAX_IDLE, Account, Accounts, Budget
 
 
 def test_an_account_is_bounded_in_both_and_lets_a_lone_giant_in():
@@ -17,14 +17,27 @@ def test_a_budget_of_no_requests_lets_nothing_in():
     assert not Account(Budget(0)).fits(1)
 
 
-def test_names_have_accounts_while_something_is_taken():
+def test_what_fits_can_be_taken_in_one():
+    account = Account(Budget(2, 100))
+    assert [account.take_within(tokens) for tokens in (60, 41, 40, 1)] == [True, False, True, False]
+    assert (account.requests, account.tokens) == (2, 100)
+
+
+def test_names_have_accounts_of_their_own():
     accounts = Accounts(Budget(1))
     assert accounts.counting
-    accounts.take("a", 5)
+    accounts.of("a").take(5)
     assert not accounts.of("a").fits(1) and accounts.of("b").fits(1)
-    assert list(accounts._of) == ["a"], "asking costs nothing"
-    accounts.give("a", 5)
-    assert accounts._of == {}
+    accounts.of("a").give(5)
+    assert accounts.of("a").fits(1)
+
+
+def test_idle_accounts_are_forgotten_when_there_are_many():
+    accounts = Accounts(Budget(1))
+    accounts.of("a").take(5)
+    for number in range(3 * MAX_IDLE):
+        accounts.of(f"idle{number}")
+    assert len(accounts._of) <= MAX_IDLE and not accounts.of("a").fits(1)
 
 
 def test_nothing_is_counted_until_there_is_a_limit():
@@ -36,13 +49,13 @@ def test_nothing_is_counted_until_there_is_a_limit():
 
 def test_budgets_change_under_way():
     accounts = Accounts(Budget(5))
-    accounts.take("a", 1)
-    accounts.take("b", 1)
+    accounts.of("a").take(1)
+    accounts.of("b").take(1)
     accounts.set_budget("a", Budget(3))
     accounts.set_budget("", Budget(1))
     assert accounts.of("a").fits(1) and not accounts.of("b").fits(1)
 
 
 def _full(accounts: Accounts, name: str) -> bool:
-    accounts.take(name, 1)
+    accounts.of(name).take(1)
     return not accounts.of(name).fits(1)
