@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import repeat
+from operator import sub
 
 GAP_S = (
     *(0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.0115, 0.013, 0.015),
@@ -31,8 +33,6 @@ def brings_content(body: bytes) -> bool:
 
 
 def count_gaps(moments: Sequence[float], counts: list[int]) -> None:
-    """The gaps between these moments, seconds in order, are in `counts`, one for each bound of GAP_S and one above."""
-    before = moments[0]
-    for moment in moments[1:]:
-        counts[bisect_left(GAP_S, moment - before)] += 1
-        before = moment
+    """The gaps between these moments, seconds in order, are added to `counts`: one per bound of GAP_S, one above."""
+    for place in map(bisect_left, repeat(GAP_S), map(sub, moments[1:], moments)):
+        counts[place] += 1

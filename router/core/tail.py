@@ -20,9 +20,11 @@ _FINISHED = re.compile(
 _ERROR = re.compile(
     rb'data: ?\{"error":|"finish_reason": ?"error"|(?:^|[\r\n])event: ?(?:response\.failed|error)[\r\n]'
 )
-_USAGE, _COMPLETION, _PROMPT = b'"usage"', b'"completion_tokens":', b'"prompt_tokens":'
-_CHOICES = (b'"choices":[{', b'"choices": [{')
-_DIGITS = re.compile(rb" ?(\d{1,12})")
+_CHOICE = b"[{"  # of "choices":[{, with or without a space before it
+_USAGE = b'"usage"'
+_USAGE_BYTES = 1024
+"""Usage stands within so many bytes of the end."""
+_TOKENS = re.compile(rb'"(prompt|completion)_tokens": ?(\d{1,12})')
 _NO_TOKENS = (0, 0)
 
 
@@ -75,21 +77,19 @@ class Tail:
         """The last bytes, at most 2 * KEPT_BYTES."""
         return b"".join(self._pieces)
 
-    def gaps(self) -> list[int] | None:
-        """How many gaps there were up to each bound of GAP_S, and above; None when there was none.
+    def count_gaps(self, counts: list[int]) -> None:
+        """The gaps are added to `counts`, one for each bound of GAP_S and one above.
 
         Usage and [DONE] come at once after the last token, so reads at the end that bring no choice are left out.
         """
-        num = len(self._moments)
-        if num < 2:
-            return self._gaps
-        for piece in reversed(self._pieces):
-            if _CHOICES[0] in piece or _CHOICES[1] in piece or num < 2:
-                break
+        if self._gaps is not None:
+            for place, gaps in enumerate(self._gaps):
+                counts[place] += gaps
+        num, pieces = len(self._moments), self._pieces
+        while num > 1 and _CHOICE not in pieces[num - len(self._moments) - 1]:
             num -= 1
-        counts = [*self._gaps] if self._gaps is not None else [0] * (len(GAP_S) + 1)
-        count_gaps(self._moments[:num], counts)
-        return counts
+        if num > 1:
+            count_gaps(self._moments if num == len(self._moments) else self._moments[:num], counts)
 
 
 def ended_well(tail: bytes) -> bool:
@@ -104,15 +104,9 @@ def tells_error(tail: bytes) -> bool:
 
 def usage_of(tail: bytes) -> tuple[int, int]:
     """Tokens of the prompt and generated tokens, as the newest usage object tells them, or 0."""
-    at = tail.rfind(_USAGE)
+    end = tail[-_USAGE_BYTES:]
+    at = end.rfind(_USAGE)
     if at < 0:
         return _NO_TOKENS
-    return _count(tail, _PROMPT, at), _count(tail, _COMPLETION, at)
-
-
-def _count(tail: bytes, name: bytes, start: int) -> int:
-    at = tail.find(name, start)
-    if at < 0:
-        return 0
-    digits = _DIGITS.match(tail, at + len(name))
-    return int(digits[1]) if digits is not None else 0
+    told = dict(_TOKENS.findall(end, at))
+    return int(told.get(b"prompt", 0)), int(told.get(b"completion", 0))

@@ -110,10 +110,9 @@ class Clerk:
 
     def _finish(self, exchange: Exchange) -> None:
         record = _record(exchange, self._unix_s)
-        passed = exchange.reply.passed
         if exchange.attempts and self._ledger is not None:  # else nobody reads the note
             self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
-        self._books.fold(record, passed.gaps() if passed is not None else None)
+        self._books.fold(record, exchange.reply.passed)
         if self.learn is not None and exchange.placement is not None:
             self.learn(exchange.placement, exchange.intake.prompt_tokens, record)
 

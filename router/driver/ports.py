@@ -7,6 +7,7 @@ from typing import Protocol
 from router.contract.errors import TandemError
 from router.contract.ledger import Entry
 from router.core.record import Record
+from router.core.tail import Tail
 from router.legs.answer import Answer
 from router.legs.connection import Headers
 
@@ -46,8 +47,8 @@ class LedgerPort(Protocol):
 class Books(Protocol):
     """Where finished requests are counted and logged."""
 
-    def fold(self, record: Record, gaps: list[int] | None = None) -> None:
-        """The request is over; `gaps` are those of its stream, as a Tail counts them."""
+    def fold(self, record: Record, passed: Tail | None = None) -> None:
+        """The request is over; `passed` is how its answer came, if it was streamed."""
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""

@@ -33,13 +33,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def add_counted(self, counts: list[int], total: float) -> None:
-        """More observations, counted by the same bounds already, and their sum."""
-        for number, count in enumerate(counts):
-            if count:
-                self.counts[number] += count
-        self.total += total
-
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts as Prometheus wants them, `+Inf` last."""
         names = [*(str(bound) for bound in self.bounds), "+Inf"]

@@ -11,6 +11,7 @@ it tells nothing, as engines without our shim do, there is no rendezvous to meas
 from __future__ import annotations
 
 from router.core.record import Record
+from router.core.tail import Tail
 from router.observe.histogram import E2E_S, OVERHEAD_S, PHASE_S, TPOT_S, TTFT_S, Histogram
 
 PHASES = (
@@ -34,7 +35,7 @@ class Series:
         self.e2e = Histogram(E2E_S)
         self.overhead = Histogram(OVERHEAD_S)
 
-    def add(self, record: Record, gaps: list[int] | None) -> None:
+    def add(self, record: Record, passed: Tail | None) -> None:
         """One more good answer."""
         self.e2e.add(record.ended_s)
         self.overhead.add(record.placed_s - record.queued_s)
@@ -47,8 +48,9 @@ class Series:
         tokens = record.completion_tokens or record.num_events
         if tokens > 1 and record.reason not in SEVERAL:
             self.tpot.add(streamed_s / (tokens - 1))
-        if gaps is not None:
-            self.itl.add_counted(gaps, streamed_s)
+        if passed is not None:
+            passed.count_gaps(self.itl.counts)
+            self.itl.total += streamed_s
 
 
 class Phases:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from router.contract.ledger import Outcome
 from router.core.record import Record
+from router.core.tail import Tail
 from router.observe.families import Labels, counter, counters, histogram
 from router.observe.histogram import Histogram
 from router.observe.recent import Recent
@@ -85,8 +86,8 @@ class Telemetry(Collector):
         others = tuple(one for one in self._told if one != told)
         self._told = (*others, told) if wanted else others
 
-    def fold(self, record: Record, gaps: list[int] | None = None) -> None:
-        """The request is counted, kept for a while, logged and traced; `gaps` are its stream's."""
+    def fold(self, record: Record, passed: Tail | None = None) -> None:
+        """The request is counted, kept for a while, logged and traced; `passed` is how its stream came."""
         outcome = record.outcome
         key = (record.model, record.endpoint, record.stream, record.mode, record.reason, outcome, record.code)
         tally = self._tallies.get(key)
@@ -100,7 +101,7 @@ class Telemetry(Collector):
                 tally.completion_tokens += record.completion_tokens
             else:
                 tally.counted_tokens += record.num_events
-            tally.series.add(record, gaps)
+            tally.series.add(record, passed)
             tally.phases.add(record)
         elif outcome is _ABANDONED:
             self._count_cancel(record)

@@ -11,14 +11,6 @@ def test_a_bucket_includes_its_bound():
     assert histogram.total == 7.5
 
 
-def test_what_was_counted_elsewhere_is_added():
-    histogram = Histogram((1.0, 2.0))
-    histogram.add(0.5)
-    histogram.add_counted([1, 0, 2], 9.0)
-    assert histogram.buckets() == [("1.0", 2.0), ("2.0", 2.0), ("+Inf", 4.0)]
-    assert histogram.total == 9.5
-
-
 @pytest.mark.parametrize(("one", "other"), [(0.0056, 0.007), (0.007, 0.0104)])
 def test_buckets_keep_published_speeds_apart(one, other):
     histogram = Histogram(TPOT_S)

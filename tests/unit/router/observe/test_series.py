@@ -1,6 +1,7 @@
 import pytest
 
 from router.core.record import Record
+from router.core.tail import Tail
 from router.observe.series import Phases, Series
 
 
@@ -40,3 +41,11 @@ def test_decode_may_answer_before_prefill_does():
     assert phases.first == {"registered": 1, "prefilled": 0}
     assert phases.of["transfer"].total == 0.0
     assert phases.of["first_token_after_kv"].total == pytest.approx(0.2 - 0.112)
+
+
+def test_gaps_are_those_of_good_streams():
+    series, passed = Series(), Tail()
+    for at in (0.2, 0.207, 0.5):
+        passed.feed(b'data: {"choices":[{"text":"x"}]}\n\n', at)
+    series.add(record(), passed)
+    assert (sum(series.itl.counts), series.itl.total) == (2, pytest.approx(0.3))

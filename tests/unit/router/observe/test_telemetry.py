@@ -189,7 +189,7 @@ def test_a_rendezvous_is_told_by_who_came_first():
 
 def test_metrics_are_what_prometheus_reads():
     telemetry = Telemetry()
-    telemetry.fold(record(seats_s=0.05, kv_s=0.16), [1] + [0] * 26)
+    telemetry.fold(record(seats_s=0.05, kv_s=0.16))
     telemetry.fold(record(model='q"\\\n', outcome=Outcome.FAILED, code="leg_broken"))
     for family in text_string_to_metric_families(telemetry.render().decode()):
         assert family.documentation and family.type in ("histogram", "counter", "gauge"), family.name
