@@ -183,14 +183,18 @@ async def test_a_restart_is_noticed_between_requests(tells_start):
         assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
 
 
-async def test_a_restart_that_nobody_saw_costs_an_attempt_and_no_request(monkeypatch):
+async def test_a_restart_that_nobody_saw_costs_an_attempt_and_no_request():
     async with site() as (client, (p,), _, parts):
         await ready(parts, 2)
-        monkeypatch.setattr(server_module, "POLL_S", 1000.0)
         looks = len(p.probes)
-        await asyncio.sleep(0.1)  # the look that was due has happened; the next one will not
+        for _, looking in parts.servers._running.values():
+            looking.cancel()
         p._begin()
-        assert text_of(await client.post(PATH, json=BODY)) == f"kv of {p.engine_id}"
+        p.prefill_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: asked.done() or any(one._attempt.withheld for one in parts.router.live))
+        p.prefill_gate.set()  # decode's 500 has come first
+        assert text_of(await asked) == f"kv of {p.engine_id}"
         assert len(p.probes) == looks and len(p.seen) == 2
         first, second = (seen.headers["x-request-id"] for seen in p.seen)
         assert first != second, "one id is one attempt"
