@@ -16,7 +16,7 @@ from router.contract.errors import Impossible, MediaUnsupported, TandemError
 from router.contract.ledger import Outcome
 from router.contract.wire import MAX_ID_CHARS
 from router.core.intake import Endpoint
-from router.core.record import Record
+from router.core.record import MAX_MODEL_CHARS, Record
 from router.core.trace import Sampler
 from router.driver.exchange import Exchange
 from router.driver.ports import ClientPort
@@ -105,7 +105,9 @@ class Door:
         if isinstance(opened, Exchange):
             return opened
         client.refuse(opened)
-        self._note_refusal(Record(time.time(), request_id, client_id, model, endpoint, False, caller=caller), opened)
+        self._note_refusal(
+            Record(time.time(), request_id, client_id, model[:MAX_MODEL_CHARS], endpoint, False, caller=caller), opened
+        )
         return None
 
     def turn_away(self, client: ClientPort, endpoint: str, error: TandemError) -> None:

@@ -6,6 +6,9 @@ import msgspec
 
 from router.contract.ledger import Outcome
 
+MAX_MODEL_CHARS = 256
+"""More of a name that no engine has is not kept: a client may send megabytes."""
+
 
 class Earlier(msgspec.Struct, gc=False):
     """An attempt that another one followed. Times as in Record."""

@@ -15,7 +15,7 @@ from router.contract.ids import Attempt, RequestId, transfer_id_of
 from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
-from router.core.record import Record
+from router.core.record import MAX_MODEL_CHARS, Record
 from router.core.tail import tells_error, usage_of
 from router.driver.facts import HEDGE_LOST
 from router.driver.ports import Books, LedgerPort
@@ -141,7 +141,7 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
         unix_s + arrived_at,
         exchange.request_id,
         intake.client_id,
-        intake.model,
+        intake.model if placement is not None else intake.model[:MAX_MODEL_CHARS],
         intake.endpoint,
         reply.sse if answered else intake.stream,
         placement.mode if placement is not None else "",

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 from router.contract.errors import MissingDependency
 from router.store.embedded import find_server
@@ -67,6 +68,10 @@ def _otel() -> str | None:
     return None if found else "looked for opentelemetry-sdk and its OTLP exporter (the extra otel)"
 
 
+def _promtool() -> str | None:
+    return None if which("promtool") else "looked for promtool (Debian: apt-get install prometheus)"
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _redis,
     "nixl": _nixl,
@@ -75,6 +80,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "gpu": _gpu,
     "browser": _browser,
     "otel": _otel,
+    "promtool": _promtool,
     "openssl": _openssl,
 }
 

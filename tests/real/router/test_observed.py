@@ -190,3 +190,10 @@ async def test_a_collector_that_is_away_harms_no_request():
             assert (await r.client.post(PATH, json=STREAM)).status_code == 200
         own = r.prefill.seen[0].headers["traceparent"].split("-")[1]
         assert (await r.client.get("/admin/requests")).json()["requests"][-1]["request_id"] == f"req-{own}"
+
+
+async def test_what_a_client_calls_its_model_is_kept_in_part():
+    async with rig() as r:
+        assert (await r.client.post(PATH, json=BODY | {"model": "x" * 100_000})).status_code == 404
+        (record,) = (await r.client.get("/admin/requests")).json()["requests"]
+        assert record["model"] == "x" * 256
