@@ -46,6 +46,8 @@ class KubeServer:
     """Of watches."""
     url: str = ""
     _server: asyncio.Server | None = None
+    _since_list: list[bytes] = field(default_factory=list)
+    """What a watch from the last list's version on begins with."""
     _watchers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
@@ -78,8 +80,10 @@ class KubeServer:
 
     def tell(self, kind: str, made: dict[str, object]) -> None:
         line = json.dumps({"type": kind, "object": made}).encode() + b"\n"
+        chunk = b"%x\r\n%b\r\n" % (len(line), line)
+        self._since_list.append(chunk)
         for writer in self._watchers:
-            writer.write(b"%x\r\n%b\r\n" % (len(line), line))
+            writer.write(chunk)
 
     def cut(self) -> None:
         """All watches break."""
@@ -101,6 +105,7 @@ class KubeServer:
                     return
                 else:
                     self.lists += 1
+                    self._since_list = []
                     listed = {"kind": "PodList", "metadata": {"resourceVersion": str(self.lists)}}
                     self._answer(
                         writer, self.list_status, json.dumps(listed | {"items": [*self.pods.values()]}).encode()
@@ -124,6 +129,7 @@ class KubeServer:
             await writer.drain()
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"".join(self._since_list))
         self._watchers.add(writer)
         await reader.read()
 
