@@ -22,13 +22,17 @@ from engine_shim.engine.port import Engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
+from engine_shim.fabric.copier import open_ring
 from engine_shim.fabric.nixl import NixlFabric
+from engine_shim.fabric.port import Fabric
+from engine_shim.fabric.ring import make_ring
+from engine_shim.fabric.staged import StagedFabric, Staging
 from engine_shim.fabric.writer import FabricEvent, WriterThread
 from engine_shim.settings import ShimSettings
 from router.contract.errors import StoreDown
 from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
-from router.contract.kv import KVOrder
+from router.contract.kv import KVOrder, Region
 from router.contract.ledger import Arrived, Entry, Noted
 from router.contract.seal import Seal
 from router.store.connection import StoreClient, connect
@@ -154,8 +158,9 @@ async def _open_desks(
     def on_event(event: FabricEvent) -> None:
         holder[0].on_fabric_event(event)
 
+    seal = Seal(settings.deployment_key)
     writer = WriterThread(
-        lambda: NixlFabric(start.engine_id, engine.region, settings.nixl_backend), asyncio.get_running_loop(), on_event
+        lambda: _open_fabric(settings, start.engine_id, engine.region, seal), asyncio.get_running_loop(), on_event
     )
     metadata = await writer.start()
     card = PeerCard(
@@ -168,7 +173,6 @@ async def _open_desks(
         region=engine.region,
         agent_metadata=metadata,
     )
-    seal = Seal(settings.deployment_key)
     return Desks(
         peers=Peers(card, writer, Caller(seal), FateDesk(FateClocks())),
         writer=writer,
@@ -179,6 +183,13 @@ async def _open_desks(
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: _post(ledger, Noted(transfer_id, "recompute", error.code)),
     )
+
+
+def _open_fabric(settings: ShimSettings, engine_id: EngineId, region: Region, seal: Seal) -> Fabric:
+    """An agent that understands peers that stage, and stages itself if it may."""
+    ring = make_ring(*open_ring(region, settings.staging_bytes), time.monotonic) if settings.staging_bytes else None
+    inner = NixlFabric(engine_id, region, settings.nixl_backend, ring.card.region if ring is not None else None)
+    return StagedFabric(engine_id, region, inner, Staging(ring, seal))
 
 
 def compat_hash(engine: Engine) -> str:

@@ -18,6 +18,7 @@ from router.contract.instance import Role
 from router.contract.seal import KEY_VARIABLE, check_key
 
 ENV_PREFIX = "TANDEM_SHIM_"
+LEAST_STAGING_BYTES = 1 << 20
 
 
 def _setting(default: object, about: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 - as dataclasses.field
@@ -58,6 +59,9 @@ class ShimSettings:
     kv_wait_for_s: float = _setting(
         120.0, "seconds that decode waits for KV after it has registered, prefill's queue and computing included"
     )
+    staging_bytes: int = _setting(
+        0, "bytes of a ring in which fragmented KV is gathered, to be written at once and scattered on decode; 0: off"
+    )
     kv_failure: str = _setting(
         "fail", "when KV does not come: fail the request, or recompute its prompt on decode", ["fail", "recompute"]
     )
@@ -80,6 +84,8 @@ class ShimSettings:
         for name in ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s"):
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
+        if self.staging_bytes and self.staging_bytes < LEAST_STAGING_BYTES:
+            raise BadSettings(f"--staging-bytes must be 0 or at least {LEAST_STAGING_BYTES}, not {self.staging_bytes}.")
         check_key(self.deployment_key, self.host)
         _check_advertised(self.host, self.advertise_host)
         if not 0 <= self.port < 65536:

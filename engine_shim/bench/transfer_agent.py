@@ -11,11 +11,16 @@ from typing import Any
 
 from engine_shim.bench.transfer_case import BLOCK_TOKENS, Case
 from engine_shim.bench.transfer_memory import count_wrong_bytes, noise, poison, take_memory
+from engine_shim.core.copy_costs import Path
 from engine_shim.core.transfer_plan import Side, TransferPlan, plan_transfer
+from engine_shim.fabric.copier import open_ring
 from engine_shim.fabric.nixl import NixlFabric
-from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
+from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, PeerName
+from engine_shim.fabric.ring import make_ring
+from engine_shim.fabric.staged import StagedFabric, Staging
 from router.contract.errors import TandemError, TransferFailed
 from router.contract.kv import Region
+from router.contract.seal import Seal
 
 POLLS_PER_LOOK = 16
 """Polls of the fabric between two looks into the pipe, which cost more."""
@@ -31,6 +36,8 @@ class AgentSpec:
     device: str
     num_bytes: int
     backend: str
+    ring_bytes: int = 0
+    """Of the staging ring; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class Took:
     """One copy, seen by its mover; seconds."""
 
     began_at: float
+    """Monotonic clock when the posting began; the plan was there."""
     plan_s: float
     post_s: float
     done_s: float
@@ -60,7 +68,11 @@ class Agent:
     def __init__(self, spec: AgentSpec) -> None:
         self._name = spec.name
         self._memory = take_memory(spec.device, spec.num_bytes)
-        self._fabric: Fabric = NixlFabric(spec.name, self._memory.region, spec.backend)
+        ring = None
+        if spec.ring_bytes:
+            ring = make_ring(*open_ring(self._memory.region, spec.ring_bytes), time.monotonic)
+        inner = NixlFabric(spec.name, self._memory.region, spec.backend, ring.card.region if ring else None)
+        self._fabric = StagedFabric(spec.name, self._memory.region, inner, Staging(ring, Seal()))
         self._peer: Card | None = None
         self._keys = count(1)
         self._landed: dict[bytes, float] = {}
@@ -95,12 +107,13 @@ class Agent:
         """The copy is over. Raises TransferFailed when it failed or took too long."""
         if self._peer is None:
             raise TransferFailed("The agents have not met.")
+        self._fabric.force = None if case.path == "auto" else Path(case.path)
         sides = case.sides()
-        began_at = time.monotonic()
+        planning_at = time.monotonic()
         plan = _plan(case, sides)
-        planned_at = time.monotonic()
         key = CopyKey(next(self._keys))
         order = CopyOrder(key, case.op, PeerName(self._peer.name), plan, self._peer.region, label)
+        began_at = time.monotonic()
         state = self._fabric.post(order)
         posted_at = time.monotonic()
         while state is CopyState.BUSY and time.monotonic() - posted_at < COPY_WITHIN_S:
@@ -110,7 +123,7 @@ class Agent:
         self._fabric.release(key)
         if state is not CopyState.DONE:
             raise TransferFailed(f"The {case.op.value} is {state.value} after {ended_at - began_at:.1f} s.")
-        return Took(began_at, planned_at - began_at, posted_at - planned_at, ended_at - began_at, len(plan.spans))
+        return Took(began_at, began_at - planning_at, posted_at - began_at, ended_at - began_at, len(plan.spans))
 
     def landed(self, label: bytes) -> float:
         """When this label arrived; it is waited for. Raises TransferFailed when it does not come."""

@@ -16,17 +16,25 @@ and to repeat the result for each slab. Two cases:
        moved whole too: decode writes every later slot before it reads it.
     2  everything else: slab by slab.
 
-Posting costs about 7 us per descriptor (measured, DESIGN section 8), so fewer Spans is the whole point.
+Spans that touch on both sides are joined at last, across blocks, slabs and layers. Posting costs about 7 us per
+descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
+itself cost milliseconds, so it is made and kept as columns of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
 
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import BlockTable, KVLayout, KVOrder
 from router.contract.rendezvous import PrefillDone, Registration
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +46,46 @@ class Span:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+class SpanTable(Sequence[Span]):
+    """Spans as rows of (src_offset, dst_offset, num_bytes)."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> SpanTable: ...
+
+    def __getitem__(self, at: int | slice) -> Span | SpanTable:
+        return SpanTable(self.rows[at]) if isinstance(at, slice) else Span(*self.rows[at].tolist())
+
+    def __iter__(self) -> Iterator[Span]:
+        return (Span(*row) for row in self.rows.tolist())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TransferPlan:
     """All copies of one transfer."""
 
-    spans: tuple[Span, ...]
+    spans: Sequence[Span]
 
     @property
     def num_bytes(self) -> int:
         """Bytes that move."""
-        return sum(span.num_bytes for span in self.spans)
+        return int(self.rows[:, 2].sum())
+
+    @property
+    def rows(self) -> Rows:
+        """The spans as rows of (src_offset, dst_offset, num_bytes)."""
+        if isinstance(self.spans, SpanTable):
+            return self.spans.rows
+        columns = [(span.src_offset, span.dst_offset, span.num_bytes) for span in self.spans]
+        return np.array(columns, dtype=np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +150,9 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
     _check_side(src, num_tokens)
     _check_side(dst, num_tokens)
     if _moves_whole_blocks(src.layout, dst.layout, first_token):
-        return TransferPlan(tuple(_join(_block_pieces(src, dst, first_token, num_tokens))))
-    runs = tuple(_join(_token_pieces(src, dst, first_token, num_tokens)))
-    return TransferPlan(tuple(_over_slabs(runs, src.layout, dst.layout)))
+        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, first_token, num_tokens))))
+    runs = _join(_token_pieces(src, dst, first_token, num_tokens))
+    return TransferPlan(SpanTable(_join_anywhere(_over_slabs(runs, src.layout, dst.layout))))
 
 
 def _check_side(side: Side, num_tokens: int) -> None:
@@ -132,29 +170,28 @@ def _moves_whole_blocks(src: KVLayout, dst: KVLayout, first_token: int) -> bool:
     return both_block_first and src.block_tokens == dst.block_tokens and first_token % src.block_tokens == 0
 
 
-def _block_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Iterator[Span]:
+def _block_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
     size = src.layout.block_bytes
-    for index in range(first_token // src.layout.block_tokens, src.layout.blocks_for(num_tokens)):
-        yield Span(src.blocks[index] * size, dst.blocks[index] * size, size)
+    wanted = slice(first_token // src.layout.block_tokens, src.layout.blocks_for(num_tokens))
+    starts = [size * np.array(side.blocks[wanted], dtype=np.int64) for side in (src, dst)]
+    return np.stack((*starts, np.full_like(starts[0], size)), axis=1)
 
 
-def _token_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Iterator[Span]:
+def _token_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
     """Slab 0 only: cut at each block border of either side."""
-    token = first_token
-    while token < num_tokens:
-        left = min(_tokens_to_border(src.layout, token), _tokens_to_border(dst.layout, token), num_tokens - token)
-        yield Span(_address(src, token), _address(dst, token), left * src.layout.slab_token_bytes)
-        token += left
+    borders = [
+        np.arange(first_token - first_token % block_tokens + block_tokens, num_tokens, block_tokens)
+        for block_tokens in {src.layout.block_tokens, dst.layout.block_tokens}
+    ]
+    cuts = np.unique(np.concatenate(([first_token, num_tokens], *borders)))
+    tokens, sizes = cuts[:-1], np.diff(cuts) * src.layout.slab_token_bytes
+    return np.stack((_addresses(src, tokens), _addresses(dst, tokens), sizes), axis=1)
 
 
-def _tokens_to_border(layout: KVLayout, token: int) -> int:
-    return layout.block_tokens - token % layout.block_tokens
-
-
-def _address(side: Side, token: int) -> int:
+def _addresses(side: Side, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     layout = side.layout
-    block, place = side.blocks[token // layout.block_tokens], token % layout.block_tokens
-    return block * _block_stride(layout) + place * layout.slab_token_bytes
+    blocks = np.array(side.blocks, dtype=np.int64)[tokens // layout.block_tokens]
+    return blocks * _block_stride(layout) + tokens % layout.block_tokens * layout.slab_token_bytes
 
 
 def _block_stride(layout: KVLayout) -> int:
@@ -168,26 +205,24 @@ def _slab_stride(layout: KVLayout) -> int:
     return slab_block_bytes if layout.order is KVOrder.BLOCK_FIRST else slab_block_bytes * layout.num_blocks
 
 
-def _over_slabs(runs: tuple[Span, ...], src: KVLayout, dst: KVLayout) -> Iterator[Span]:
-    src_stride, dst_stride = _slab_stride(src), _slab_stride(dst)
-    for slab in range(2 * src.num_layers):
-        for run in runs:
-            yield Span(run.src_offset + slab * src_stride, run.dst_offset + slab * dst_stride, run.num_bytes)
+def _over_slabs(runs: Rows, src: KVLayout, dst: KVLayout) -> Rows:
+    slabs = np.arange(2 * src.num_layers, dtype=np.int64)
+    steps = np.stack((slabs * _slab_stride(src), slabs * _slab_stride(dst), slabs * 0), axis=1)
+    return (steps[:, None, :] + runs[None, :, :]).reshape(-1, 3)
 
 
-def _join(pieces: Iterable[Span]) -> Iterator[Span]:
-    """Neighbours that are contiguous on both sides become one Span."""
-    last: Span | None = None
-    for piece in pieces:
-        if last is None:
-            last = piece
-        elif (
-            last.src_offset + last.num_bytes == piece.src_offset
-            and last.dst_offset + last.num_bytes == piece.dst_offset
-        ):
-            last = Span(last.src_offset, last.dst_offset, last.num_bytes + piece.num_bytes)
-        else:
-            yield last
-            last = piece
-    if last is not None:
-        yield last
+def _join(rows: Rows) -> Rows:
+    """Neighbours that are contiguous on both sides become one row."""
+    ends = rows[:-1, :2] + rows[:-1, 2:]
+    first = np.concatenate(([True], (ends != rows[1:, :2]).any(axis=1)))
+    if first.all():
+        return rows
+    starts = np.flatnonzero(first)
+    joined = rows[starts].copy()
+    joined[:, 2] = np.add.reduceat(rows[:, 2], starts)
+    return joined
+
+
+def _join_anywhere(rows: Rows) -> Rows:
+    """As `_join`, for rows in any order."""
+    return _join(rows[np.argsort(rows[:, 0], kind="stable")])

@@ -58,7 +58,8 @@ class LoopbackFabric:
     def post(self, order: CopyOrder) -> CopyState:
         """See Fabric."""
         target = self._live(order.peer)
-        local, remote = (order.remote, self._region) if order.op is CopyOp.READ else (self._region, order.remote)
+        ours = order.local or self._region
+        local, remote = (order.remote, ours) if order.op is CopyOp.READ else (ours, order.remote)
         for span in order.plan.spans:
             if (
                 span.src_offset + span.num_bytes > local.num_bytes
@@ -100,7 +101,8 @@ class LoopbackFabric:
 
     def _land(self, mover: LoopbackFabric, order: CopyOrder) -> None:
         writes = order.op is CopyOp.WRITE
-        src, dst = (mover._region, order.remote) if writes else (order.remote, mover._region)
+        theirs = order.local or mover._region
+        src, dst = (theirs, order.remote) if writes else (order.remote, theirs)
         for span in order.plan.spans:
             ctypes.memmove(dst.base + span.dst_offset, src.base + span.src_offset, span.num_bytes)
         mover._states[order.key] = CopyState.DONE

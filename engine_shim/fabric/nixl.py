@@ -49,8 +49,8 @@ def _load_nixl() -> tuple[Any, Any]:
 class NixlFabric:
     """One NIXL agent that has registered one Region."""
 
-    def __init__(self, name: str, region: Region, backend: str = "UCX") -> None:
-        """Start the agent and register the Region.
+    def __init__(self, name: str, region: Region, backend: str = "UCX", ring: Region | None = None) -> None:
+        """Start the agent and register the Region, and the `ring` if there is one.
 
         Raises:
             MissingDependency: NIXL or the wanted backend is not there.
@@ -63,9 +63,7 @@ class NixlFabric:
         self._agent = self._api.nixl_agent(name, config)
         if backend not in self._agent.backends:
             raise MissingDependency(f"NIXL has no backend {backend!r} here; choose one of {self._agent.plugin_list}.")
-        memory = _MEMORY_TYPES[region.device]
-        descriptors = [(region.base, region.num_bytes, region.device_id, "")]
-        self._registered = self._agent.register_memory(descriptors, memory)
+        self._registered = [self._register(one) for one in (region, ring) if one is not None]
         self._handles: dict[CopyKey, Any] = {}
         self._peers: set[PeerName] = set()
 
@@ -148,17 +146,22 @@ class NixlFabric:
         """See Fabric."""
         for key in list(self._handles):
             self.release(key)
-        try:
-            self._agent.deregister_memory(self._registered)
-        except self._errors:
-            # The agent goes with the process; its registration goes with the agent.
-            return
+        for registered in self._registered:
+            try:
+                self._agent.deregister_memory(registered)
+            except self._errors:
+                # The agent goes with the process; its registration goes with the agent.
+                continue
+
+    def _register(self, region: Region) -> Descriptors:
+        descriptors = [(region.base, region.num_bytes, region.device_id, "")]
+        return self._agent.register_memory(descriptors, _MEMORY_TYPES[region.device])
 
     def _descriptors(self, order: CopyOrder) -> tuple[Descriptors, Descriptors]:
-        rows = np.array([(s.src_offset, s.dst_offset, s.num_bytes) for s in order.plan.spans], dtype=np.uint64)
+        rows = order.plan.rows.astype(np.uint64)
         src, dst, sizes = rows[:, 0], rows[:, 1], rows[:, 2]
         local, remote = (src, dst) if order.op is CopyOp.WRITE else (dst, src)
-        return self._list(local, sizes, self._region), self._list(remote, sizes, order.remote)
+        return self._list(local, sizes, order.local or self._region), self._list(remote, sizes, order.remote)
 
     def _list(self, offsets: Offsets, sizes: Offsets, region: Region) -> Descriptors:
         if int((offsets + sizes).max()) > region.num_bytes:

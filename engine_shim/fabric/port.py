@@ -46,10 +46,12 @@ class CopyOrder:
     remote: Region
     tag: bytes
     """Delivered to the peer as a notice once all bytes have landed; empty for none."""
+    local: Region | None = None
+    """Our end of the copy where it is not the cache: a Region that was registered beside it."""
 
 
 class Fabric(Protocol):
-    """One agent with one registered Region."""
+    """One agent with one registered Region, and perhaps a ring beside it."""
 
     def metadata(self) -> bytes:
         """What a peer needs for `add_peer`."""

@@ -35,6 +35,8 @@ CANCEL = b"cancel"
 """Taking an attempt back: the body of the request."""
 FENCE = b"fence"
 """Declaring a process dead: the body of the request."""
+STAGE = b"stage"
+"""What two fabrics say to each other about a staged copy: both agents and the note."""
 SELF_TEST = b"self-test"
 """A self-test's calls: path and body of the request."""
 

@@ -14,8 +14,11 @@ BANNED = frozenset(
 BANNED_PREFIXES = ("do_", "process_")
 GIVEN = frozenset({"data_received"})
 """Names that somebody else's interface has chosen: asyncio.Protocol."""
-GIVEN_IN = {"engine_shim/serve/routes.py": frozenset({"data"})}
-"""The same for one file: OpenAI's list envelope."""
+GIVEN_IN = {
+    "engine_shim/serve/routes.py": frozenset({"data"}),
+    "engine_shim/fabric/gather_cuda.py": frozenset({"data_ptr"}),
+}
+"""The same for one file: OpenAI's list envelope, and what Triton asks of memory."""
 SETTLED = frozenset({"data_path", "DATA_PATHS"})
 """The setting `data_path` names the way that the bytes of an answer take, which is what everybody calls it."""
 

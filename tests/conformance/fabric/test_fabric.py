@@ -1,4 +1,4 @@
-"""One suite, two Fabrics: loopback is the specification, NIXL (UCX, host memory) the real thing."""
+"""One suite, all Fabrics: loopback is the specification, NIXL (UCX, host memory) the real thing; both also staged."""
 
 import ctypes
 import importlib.util
@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from engine_shim.core.copy_costs import Path
 from engine_shim.core.transfer_plan import Span, TransferPlan
+from engine_shim.fabric.copier import open_ring
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric, PeerName
+from engine_shim.fabric.ring import make_ring
+from engine_shim.fabric.staged import StagedFabric, Staging
 from router.contract.errors import HandshakeFailed, PeerGone, TransferFailed
 from router.contract.kv import Region
+from router.contract.seal import Seal
 
 SIZE = 64 * 1024
 names = itertools.count()
@@ -38,17 +43,23 @@ class Agent:
 Pair = tuple[Agent, Agent]
 
 
-@pytest.fixture(params=["loopback", "nixl"])
+@pytest.fixture(params=["loopback", "nixl", "loopback-staged", "nixl-staged"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    if request.param == "nixl":
-        if importlib.util.find_spec("nixl_cu12") is None:
-            pytest.skip("looked for the package nixl_cu12")
-        make: Callable[[str, Region], Fabric] = NixlFabric
-    else:
-        network = LoopbackNetwork()
+    kind, _, staged = request.param.partition("-")
+    if kind == "nixl" and importlib.util.find_spec("nixl_cu12") is None:
+        pytest.skip("looked for the package nixl_cu12")
+    network = LoopbackNetwork()
 
-        def make(name: str, region: Region) -> Fabric:
-            return LoopbackFabric(name, region, network)
+    def plain(name: str, region: Region, ring: Region | None = None) -> Fabric:
+        return NixlFabric(name, region, ring=ring) if kind == "nixl" else LoopbackFabric(name, region, network)
+
+    def wrapped(name: str, region: Region) -> Fabric:
+        ring = make_ring(*open_ring(region, 8 * 4096), time.monotonic)
+        fabric = StagedFabric(name, region, plain(name, region, ring.card.region), Staging(ring, Seal("k" * 16)))
+        fabric.force = Path.STAGED
+        return fabric
+
+    make: Callable[[str, Region], Fabric] = wrapped if staged else plain
 
     a, b = Agent(make, "a"), Agent(make, "b")
     assert a.fabric.add_peer(b.fabric.metadata()) == b.name
@@ -103,6 +114,17 @@ def test_a_read_brings_the_peers_bytes(pair: Pair) -> None:
     assert a.memory.raw[:50] == bytes(50)
     assert a.memory.raw[50:70] == b"\x07" * 20
     assert a.memory.raw[70:] == bytes(SIZE - 70)
+
+
+def test_a_fragmented_write_lands_whole_and_leaves_gaps_alone(pair: Pair) -> None:
+    a, b = pair
+    a.memory.raw = bytes(range(256)) * (SIZE // 256)
+    a.post(order(1, CopyOp.WRITE, b, [(512 * k, 1024 * k + 512, 256) for k in range(60)], b"tag"))
+    pump(pair, lambda: b.notices != [])
+    for k in range(60):
+        assert b.memory.raw[1024 * k : 1024 * k + 1024] == bytes(512) + bytes(range(256)) + bytes(256)
+    assert b.notices == [(a.name, b"tag")]
+    assert finish(pair, a, CopyKey(1)) is CopyState.DONE
 
 
 def test_many_copies_at_once_all_land_and_each_tag_comes_once(pair: Pair) -> None:

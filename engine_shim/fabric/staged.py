@@ -1,0 +1,243 @@
+"""StagedFabric: a Fabric whose fragmented WRITEs go as one gather, a few contiguous WRITEs and one scatter.
+
+It wraps another Fabric and keeps its promises: a tag comes after its bytes have been scattered, and a copy that is DONE
+or FAILED changes nothing at the target any more. READs, peers without a ring and copies for which the direct path is
+cheaper go through untouched; so does a copy for which either ring has no slot, so that a peer that holds slots and
+does not move costs others their speed, not their turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine_shim.core.copy_costs import PRICES, PairCosts, Path
+from engine_shim.core.staging import StagedPlan, stage
+from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric, PeerName
+from engine_shim.fabric.ring import Ring, RingCard, split_card
+from engine_shim.fabric.stage_notes import StageNote, Word, is_stage_note, read_stage_note
+from engine_shim.fabric.staged_in import Incoming
+from engine_shim.fabric.staged_out import Outgoing, Passage
+from router.contract.errors import PeerGone, TransferFailed
+from router.contract.kv import Region
+from router.contract.seal import Seal
+
+_OURS = (Word.ASK, Word.LANDED, Word.BACK)
+"""What movers say to us as a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How an agent stages."""
+
+    ring: Ring | None
+    """None: it never stages, and understands peers that would."""
+    seal: Seal
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A direct copy whose end teaches what the pair pays."""
+
+    peer: PeerName
+    pieces: int
+    num_bytes: int
+    began_at: float
+
+
+class StagedFabric:
+    """See the module."""
+
+    def __init__(self, name: str, region: Region, inner: Fabric, staging: Staging) -> None:
+        self._name = PeerName(name)
+        self._region = region
+        self._inner = inner
+        self._staging = staging
+        self._rings: dict[PeerName, RingCard] = {}
+        self._costs: dict[PeerName, PairCosts] = {}
+        self._passages: dict[CopyKey, Passage] = {}
+        self._timed: dict[CopyKey, _Timed] = {}
+        ring = staging.ring
+        self._incoming = Incoming(ring, self._say) if ring is not None else None
+        self._outgoing = Outgoing(inner, ring) if ring is not None else None
+        self._met: set[PeerName] = set()
+        self.force: Path | None = None
+        """Take this path whenever it is possible, whatever it costs; for tests and measurements."""
+        self._unsaid: list[tuple[PeerName, StageNote]] = []
+        self.num_refused = 0
+        """Stage notes that were unreadable, forged, or of nobody we have met."""
+
+    def metadata(self) -> bytes:
+        """See Fabric; our ring's card goes before it."""
+        ring = self._staging.ring
+        return (ring.card.encode() if ring is not None else b"") + self._inner.metadata()
+
+    def add_peer(self, metadata: bytes) -> PeerName:
+        """See Fabric."""
+        card, inner = split_card(metadata)
+        peer = self._inner.add_peer(inner)
+        self._met.add(peer)
+        if card is not None:
+            self._rings[peer] = card
+        return peer
+
+    def drop_peer(self, peer: PeerName) -> None:
+        """See Fabric."""
+        self._inner.drop_peer(peer)
+        self._met.discard(peer)
+        self._rings.pop(peer, None)
+        self._costs.pop(peer, None)
+        for passage in self._passages.values():
+            if passage.order.peer == peer and self._outgoing is not None:
+                self._outgoing.abandon(passage)
+        if self._incoming is not None:
+            self._incoming.drop(peer)
+
+    def notify(self, peer: PeerName, notice: bytes) -> None:
+        """See Fabric."""
+        self._inner.notify(peer, notice)
+
+    def post(self, order: CopyOrder) -> CopyState:
+        """See Fabric."""
+        theirs = self._rings.get(order.peer)
+        if theirs is not None and self._outgoing is not None and self._may_stage(order):
+            staged = stage(order.plan, self._outgoing.slot_bytes(theirs))
+            if staged is not None and self._path(order, staged) is Path.STAGED:
+                self._check_bounds(order)
+                passage = self._outgoing.open(order, staged, theirs)
+                if passage is not None:
+                    return self._begin(self._outgoing, passage)
+        return self._post_direct(order)
+
+    def poll(self, key: CopyKey) -> CopyState:
+        """See Fabric."""
+        passage = self._passages.get(key)
+        if passage is None or self._outgoing is None:
+            return self._learned(key, self._inner.poll(key))
+        ended = passage.state is not CopyState.BUSY
+        peer = passage.order.peer
+        state = self._outgoing.drive(passage, lambda note: note.encode(self._staging.seal, self._name, peer))
+        if state is not CopyState.BUSY and not ended:
+            self._finish(passage, state)
+        return state
+
+    def release(self, key: CopyKey) -> None:
+        """See Fabric."""
+        self._timed.pop(key, None)
+        if self._passages.pop(key, None) is None:
+            self._inner.release(key)
+
+    def advance(self) -> list[tuple[PeerName, bytes]]:
+        """See Fabric."""
+        notices = []
+        for peer, raw in self._inner.advance():
+            if is_stage_note(raw):
+                self._on_raw_note(peer, raw)
+            else:
+                notices.append((peer, raw))
+        if self._incoming is not None and self._staging.ring is not None:
+            self._staging.ring.tend()
+            notices += self._incoming.advance()
+        unsaid, self._unsaid = self._unsaid, []
+        for peer, note in unsaid:
+            self._say(peer, note)
+        return notices
+
+    def close(self) -> None:
+        """See Fabric."""
+        self._inner.close()
+
+    def _may_stage(self, order: CopyOrder) -> bool:
+        if order.op is not CopyOp.WRITE or order.local is not None:
+            return False
+        return self.force is not Path.DIRECT and (len(order.plan.spans) > 1 or self.force is not None)
+
+    def _check_bounds(self, order: CopyOrder) -> None:
+        rows = order.plan.rows
+        limits = (self._region.num_bytes, order.remote.num_bytes)
+        if (rows < 0).any() or (rows[:, :2] + rows[:, 2:] > limits).any():
+            raise TransferFailed("A span of the plan lies outside the registered Region.")
+
+    def _path(self, order: CopyOrder, staged: StagedPlan) -> Path:
+        if self.force is not None:
+            return self.force
+        return self._pair(order.peer).choose(len(order.plan.spans), len(staged.source), order.plan.num_bytes)
+
+    def _pair(self, peer: PeerName) -> PairCosts:
+        return self._costs.setdefault(peer, PairCosts(PRICES[self._region.device]))
+
+    def _begin(self, outgoing: Outgoing, passage: Passage) -> CopyState:
+        """The peer is asked first: its answer travels while we gather. Raises PeerGone; then nothing is left."""
+        order = passage.order
+        self._tell(order.peer, StageNote(Word.ASK, order.key, num_chunks=len(passage.chunks)))
+        self._passages[order.key] = passage
+        self._timed[order.key] = _Timed(order.peer, passage.num_granules, order.plan.num_bytes, self._staging.clock())
+        outgoing.begin(passage)
+        return CopyState.BUSY
+
+    def _post_direct(self, order: CopyOrder) -> CopyState:
+        began_at = self._staging.clock()
+        state = self._inner.post(order)
+        if order.op is CopyOp.WRITE and order.peer in self._rings:
+            timed = _Timed(order.peer, len(order.plan.spans), order.plan.num_bytes, began_at)
+            self._timed[order.key] = timed
+        return self._learned(order.key, state)
+
+    def _learned(self, key: CopyKey, state: CopyState) -> CopyState:
+        timed = self._timed.pop(key, None) if state is not CopyState.BUSY else None
+        if timed is not None and state is CopyState.DONE:
+            self._learn(Path.DIRECT, timed)
+        return state
+
+    def _finish(self, passage: Passage, state: CopyState) -> None:
+        order = passage.order
+        timed = self._timed.pop(order.key)
+        if state is CopyState.DONE:
+            self._learn(Path.STAGED, timed)
+        elif order.peer in self._met:
+            self._say(order.peer, StageNote(Word.BACK, order.key))
+
+    def _learn(self, path: Path, timed: _Timed) -> None:
+        took_s = self._staging.clock() - timed.began_at
+        self._pair(timed.peer).learn(path, timed.pieces, timed.num_bytes, took_s)
+
+    def _on_raw_note(self, peer: PeerName, raw: bytes) -> None:
+        note = read_stage_note(raw, self._staging.seal, peer, self._name)
+        if note is None or peer not in self._met:
+            self.num_refused += 1
+            return
+        passage = self._passages.get(CopyKey(note.key))
+        if note.word in _OURS:
+            if self._incoming is not None:
+                self._incoming.on_note(peer, note)
+        elif passage is not None and passage.order.peer == peer and self._outgoing is not None:
+            if note.word is Word.FULL:
+                self._turn_direct(passage)
+            else:
+                self._outgoing.on_note(passage, note)
+
+    def _turn_direct(self, passage: Passage) -> None:
+        """The peer has no slot, and nothing has been written: the copy goes the direct way, under the same key."""
+        if passage.was_lent or self._outgoing is None:
+            return
+        self._outgoing.abandon(passage)
+        try:
+            del self._passages[passage.order.key]
+            self._post_direct(passage.order)
+        except TransferFailed:
+            self._passages[passage.order.key] = passage
+        except PeerGone:
+            self._passages[passage.order.key] = passage
+
+    def _say(self, peer: PeerName, note: StageNote) -> None:
+        """The note is on its way, now or as soon as the peer can be reached; never when it has been dropped."""
+        try:
+            self._tell(peer, note)
+        except PeerGone:
+            if peer in self._met:
+                self._unsaid.append((peer, note))
+
+    def _tell(self, peer: PeerName, note: StageNote) -> None:
+        self._inner.notify(peer, note.encode(self._staging.seal, self._name, peer))
