@@ -30,7 +30,7 @@ class Gate:
         """Who calls an inference path, empty where nobody needs a key; None for a caller without a valid one."""
         if self.keyring is None:
             return ""
-        return self.keyring.name_of(read_key(headers))
+        return self.keyring.caller(headers)
 
     def admit(self, path: str, headers: Mapping[bytes, bytes]) -> str | TandemError:
         """Who calls `path`, or why the call is refused."""

@@ -5,11 +5,11 @@ An entry is `name:digest`, the digest as 64 hex digits: `printf %s "$KEY" | sha2
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import string
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from hmac import compare_digest
 from pathlib import Path
 
 from router.contract.errors import BadSettings
@@ -47,11 +47,17 @@ class Keyring:
         self._files = WatchedFiles([path] if path is not None else [])
         self._table = self._read()
 
+    def caller(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """The name of the key that a request carries, or None when it carries nobody's."""
+        value = headers.get(b"authorization", b"")
+        # As nearly everybody writes it; one of these runs per request.
+        return self.name_of(value[7:].strip() if value[:7] == b"Bearer " else read_key(headers))
+
     def name_of(self, key: bytes) -> str | None:
         """The name that this key was given, or None when it is nobody's."""
-        digest = hashlib.sha256(key).digest()
+        digest = sha256(key).digest()
         for known, name in self._table.get(digest[:_PREFIX_BYTES], ()):
-            if hmac.compare_digest(known, digest):
+            if compare_digest(known, digest):
                 return name
         return None
 

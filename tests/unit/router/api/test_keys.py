@@ -35,13 +35,19 @@ def test_keys_have_names_and_others_have_none(tmp_path):
     assert named == {"k1": "ann", "k1b": "ann", "k2": "bob", "k3": "a:b", "k4": None, "": None, "K1": None}
 
 
+@pytest.mark.parametrize("value", [b"Bearer k1", b"bearer k1", b"Bearer  k1"])
+def test_a_caller_is_named_however_it_writes_the_header(value):
+    ring = Keyring([entry("ann", "k1")], None)
+    assert ring.caller({b"authorization": value}) == "ann"
+    assert ring.caller({b"x-api-key": b"k1"}) == "ann"
+    assert ring.caller({b"authorization": value + b"x"}) is ring.caller({}) is None
+
+
 def test_two_digests_with_one_beginning_are_told_apart(monkeypatch):
     one, other = b"\1" * 8 + b"\2" * 24, b"\1" * 8 + b"\3" * 24
     ring = Keyring([f"one:{one.hex()}", f"other:{other.hex()}"], None)
     for digest, name in ((one, "one"), (other, "other"), (b"\1" * 8 + b"\4" * 24, None)):
-        monkeypatch.setattr(
-            "router.api.keys.hashlib.sha256", lambda key, d=digest: type("H", (), {"digest": lambda s: d})()
-        )
+        monkeypatch.setattr("router.api.keys.sha256", lambda key, d=digest: type("H", (), {"digest": lambda s: d})())
         assert ring.name_of(b"any") == name
 
 
