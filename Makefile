@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams compiled test-compiled bench clean
+.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -81,15 +81,6 @@ clients: install  ## run real clients (openai, LangChain, LiteLLM, guidellm, aip
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams
-
-# A copy, since a stale compiled module would hide an edited source. Unit tests need the sources: they stand in for parts.
-compiled: install  ## the router with its hot modules as C, in .tandem/compiled; run it with PYTHONPATH=.tandem/compiled
-	rm -rf .tandem/compiled && mkdir -p .tandem/compiled
-	cp -r router engine_shim tests pyproject.toml .tandem/compiled/
-	$(BIN)/python deploy/compile.py . .tandem/compiled
-
-test-compiled: compiled  ## the tests of the router that use real processes and sockets, on the compiled one
-	cd .tandem/compiled && $(CURDIR)/$(BIN)/python -m pytest tests/real/router tests/property/router -p no:cacheprovider
 
 # One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
 bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)
