@@ -35,6 +35,9 @@ QUEUE_BYTES = 64 * 1024
 """Queued bytes above which decode is held back."""
 
 
+_HAS_BODY = frozenset({b"content-length", b"transfer-encoding"})
+
+
 class Front:
     """Raw ASGI in front of `app`."""
 
@@ -57,14 +60,19 @@ class Front:
             await client.run(send)
         elif endpoint is not None:
             await self._carry(endpoint, headers, caller, (scope, receive, send))
-        else:
+        elif _HAS_BODY.isdisjoint(headers):
             await self._app(scope, receive, send)
+        else:
+            body = await self._take_body(headers, AsgiClient(), receive, send)
+            if body is not None:
+                await self._app(scope, _replay(body, receive), send)
 
-    async def _carry(self, endpoint: Endpoint, headers: dict[bytes, bytes], caller: str, call: Call) -> None:
-        scope, receive, send = call
-        client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
+    async def _take_body(
+        self, headers: dict[bytes, bytes], client: AsgiClient, receive: Receive, send: Send
+    ) -> bytes | None:
+        """The whole body; or None, and the client has been answered, or has left."""
         try:
-            body = await _read_body(receive, headers, self._door.limits)
+            return await _read_body(receive, headers, self._door.limits)
         except TandemError as error:
             # The rest of a body that is too large is read and dropped, so that the client can see the answer. One that
             # waits for `100 Continue` may never send it: only closing tells where its next request would begin.
@@ -72,7 +80,12 @@ class Front:
             client.name(self._door.router.mint())
             client.refuse(error)
             await client.run(send)
-            return
+            return None
+
+    async def _carry(self, endpoint: Endpoint, headers: dict[bytes, bytes], caller: str, call: Call) -> None:
+        scope, receive, send = call
+        client = AsgiClient(scope.get("extensions", {}).get(ABORT_EXTENSION))
+        body = await self._take_body(headers, client, receive, send)
         if body is None:
             return
         exchange = self._door.enter(client, endpoint, headers, body, caller)
@@ -86,6 +99,16 @@ class Front:
         finally:
             watch.cancel()
             client.leave()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that begins with the whole body."""
+    whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return again
 
 
 async def _read_body(receive: Receive, headers: dict[bytes, bytes], limits: DoorLimits) -> bytes | None:

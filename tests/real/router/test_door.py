@@ -237,6 +237,15 @@ async def test_a_request_that_does_not_arrive_in_time_is_408(data_path, start):
         assert r.at_rest
 
 
+async def test_bodies_of_all_other_paths_are_bounded_in_time_and_size_too(data_path):
+    async with rig(data_path=data_path, arrival_s=0.2, max_body_bytes=1000) as r:
+        for length, status in ((9, 408), (2000, 413)):
+            wire = await Wire.to(r.port)
+            wire.send(f"POST /admin/drain HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n{{".encode())
+            assert (await wire.answer()).status == status
+            wire.cut()
+
+
 async def test_a_body_that_trickles_in_is_served(data_path):
     async with rig(data_path=data_path) as r:
         wire = await Wire.to(r.port)
