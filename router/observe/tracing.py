@@ -20,6 +20,7 @@ from router.observe.families import counters
 from router.observe.spans import SpanFacts, spans_of
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
@@ -83,16 +84,15 @@ def build_tracing(url: str, service: str) -> Tracing:
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk import resources  # noqa: PLC0415
     except ImportError as error:
         raise MissingDependency("Traces need OpenTelemetry; install tandem-router[otel] or unset otlp.") from error
     exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT_S)
-    resource = Resource.create({"service.name": "tandem-router", "service.instance.id": service})
+    resource = resources.Resource.create({"service.name": "tandem-router", "service.instance.id": service})
     return Tracing(exporter, _builder(resource))
 
 
-# Any: opentelemetry is optional, so nothing of it can be named where it is not imported.
-def _builder(resource: object) -> Build:
+def _builder(resource: Resource) -> Build:
     from opentelemetry.sdk.trace import Event, ReadableSpan  # noqa: PLC0415
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags  # noqa: PLC0415
