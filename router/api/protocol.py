@@ -48,9 +48,10 @@ class DoorProtocol(HttpToolsProtocol):
         self.await_arrival()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No request is awaited any more."""
+        """No request is awaited any more, and nothing keeps this object alive."""
         self.end_arrival()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves its timer to a connection that was reset
 
     def data_received(self, data: bytes) -> None:
         """Parse; refuse a head that is too large, and start the clock of one that is not whole yet."""

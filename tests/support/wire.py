@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from dataclasses import dataclass
 
 import httptools
@@ -97,7 +99,9 @@ class Wire:
         return await self.reader.read()
 
     def cut(self) -> None:
-        """Close at once, with a reset."""
+        """Close at once, with a reset: without lingering, the kernel sends that instead of an end."""
+        end: socket.socket = self.writer.get_extra_info("socket")
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def close(self) -> None:

@@ -1,10 +1,12 @@
 """Clients that leave, in every phase, and connections that are used again."""
 
 import asyncio
+import gc
 import random
 
 import pytest
 
+from router.api.protocol import DoorProtocol
 from router.bench.mock_behaviour import Fault
 from router.contract.instance import Mode
 from tests.support.routers import BODY, PATH, rig, until
@@ -118,6 +120,20 @@ async def test_a_reused_connection_closed_before_any_answer_is_tried_once_more(d
         assert again.headers["x-request-id"] == last.headers["x-request-id"]
         r.behave(r.decode, fault=Fault.CLOSE, times=2)
         assert (await r.client.post(PATH, json=BODY)).status_code == 502
+
+
+def protocols() -> list[DoorProtocol]:
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, DoorProtocol)]
+
+
+async def test_a_connection_that_was_reset_leaves_no_memory_behind(data_path):
+    async with rig(data_path=data_path) as r:
+        wire = await Wire.to(r.port)
+        wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: any(one.timeout_keep_alive_task is not None for one in protocols()))
+        wire.cut()
+        await until(lambda: protocols() == [])
 
 
 async def test_idle_connections_are_closed_in_time(data_path):
