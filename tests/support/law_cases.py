@@ -17,7 +17,7 @@ from tests.support.texts import FIXED, awkward_texts
 
 GOLDEN = Path(__file__).parents[1] / "real" / "e2e" / "golden.json"
 NUM_CASES = 204
-ANSWER_TOKENS = 6
+ANSWER_TOKENS = 4
 
 _SUBJECTS = [
     "The river",
