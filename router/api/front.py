@@ -99,6 +99,7 @@ class Front:
         finally:
             watch.cancel()
             client.leave()
+            client.exchange = None  # no cycle: both are gone at once
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -129,7 +129,7 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
         outcome, code = Outcome.FAILED, "engine_error"
     prefill = placement.prefill if placement is not None else None
     answered = exchange.first_byte_s > 0.0
-    seats_s, kv_s = read_timing(reply.engine_headers) if prefill is not None else _UNTOLD
+    seats_s, kv_s = read_timing(reply.engine_headers or []) if prefill is not None else _UNTOLD
     arrived_at = exchange.arrived_at
     content_s, num_events = 0.0, 0
     if (passed := reply.passed) is not None and reply.sse and passed.content_at:

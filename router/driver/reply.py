@@ -34,7 +34,9 @@ class Reply:
     """These events are not compressed: their end can be judged, and one of ours may follow."""
     tail = b""
     """The last bytes of an answer that has ended."""
-    _leg: Leg | None = None
+    engine_headers: Headers | None = None
+    """The head of decode's answer as it came; None before."""
+    _status = 0
     _tail: Tail | None = None
     _held_bytes = 0
     _held_at = 0.0
@@ -53,11 +55,6 @@ class Reply:
     def num_bytes(self) -> int:
         """Bytes of the body so far; of an answer that failed before it began, none."""
         return self._tail.num_bytes if self._tail is not None else len(self.tail)
-
-    @property
-    def engine_headers(self) -> Headers:
-        """The head of decode's answer as it came; empty before."""
-        return self._leg.headers if self._leg is not None else []
 
     def feed(self, leg: Leg, body: bytes, ended: bool, at: float) -> Edges | Verdict:
         """What these bytes of decode's answer mean: edges for the Lifecycle, or the failure that they are.
@@ -83,8 +80,9 @@ class Reply:
         return _DONE
 
     def _hold(self, leg: Leg, body: bytes, ended: bool, at: float) -> Edges | Verdict:
-        if self._leg is None:
-            self._leg = leg
+        if self.engine_headers is None:
+            # Not the leg itself: it knows the exchange that this belongs to, and a cycle waits for a collection.
+            self._status, self.engine_headers = leg.status, leg.headers
             self.sse = is_stream(leg.headers)
             self.readable = self.sse and not is_encoded(leg.headers)
         good = 200 <= leg.status < 300
@@ -116,29 +114,28 @@ class Reply:
 
     def deliver(self) -> int:
         """The client gets the whole answer; returns the HTTP status."""
-        leg = self._leg
-        assert leg is not None
-        self._client.answer(Answer(leg.status, client_headers(leg.headers), self._last))
-        return leg.status
+        assert self.engine_headers is not None
+        self._client.answer(Answer(self._status, client_headers(self.engine_headers), self._last))
+        return self._status
 
     def commit(self) -> int:
         """The client gets the head, and what was held back; returns the HTTP status."""
-        leg = self._leg
-        assert leg is not None
+        engine_headers = self.engine_headers
+        assert engine_headers is not None
         length = None
         if not self.sse:
-            announced = dict(leg.headers).get(b"content-length")
+            announced = dict(engine_headers).get(b"content-length")
             length = int(announced) if announced is not None else None
         # A stream is chunked even when it came as a whole: clients read it as one.
-        headers = stream_headers(leg.headers) if self.sse else client_headers(leg.headers)
-        self._client.begin(leg.status, headers, length)
+        headers = stream_headers(engine_headers) if self.sse else client_headers(engine_headers)
+        self._client.begin(self._status, headers, length)
         if self._tail is None:
             held = b"".join(self._held)
             self._held.clear()
             self._tail = Tail()
             self._tail.feed(held, self._held_at)
             self._client.write(held, ended=False)
-        return leg.status
+        return self._status
 
     def serve(self) -> None:
         """The client gets the last bytes and the end of its answer."""

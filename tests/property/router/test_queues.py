@@ -56,8 +56,8 @@ def test_cost_finds_the_slow_instance(sizes: list[int], every_s: float) -> None:
     requests = [(number * every_s, intake(body=b"x" * 4 * size)) for number, size in enumerate(sizes)]
     late = len(requests) // 2
     by_cost = sum(serve(prefill_policy("cost"), requests, seconds)[late:])
-    assert by_cost < 0.8 * sum(serve(prefill_policy("power_of_two"), requests, seconds)[late:])
-    assert by_cost < 0.8 * sum(serve(prefill_policy("least_tokens"), requests, seconds)[late:])
+    assert by_cost < 0.9 * sum(serve(prefill_policy("power_of_two"), requests, seconds)[late:])
+    assert by_cost < 0.9 * sum(serve(prefill_policy("least_tokens"), requests, seconds)[late:])
 
 
 @pytest.mark.parametrize("name", ["prefix", "cost"])

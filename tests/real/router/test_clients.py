@@ -9,6 +9,7 @@ import pytest
 from router.api.protocol import DoorProtocol
 from router.bench.mock_behaviour import Fault
 from router.contract.instance import Mode
+from router.driver.exchange import Exchange
 from tests.support.routers import BODY, PATH, rig, until
 from tests.support.wire import Wire, post
 
@@ -134,6 +135,20 @@ async def test_a_connection_that_was_reset_leaves_no_memory_behind(data_path):
         await until(lambda: any(one.timeout_keep_alive_task is not None for one in protocols()))
         wire.cut()
         await until(lambda: protocols() == [])
+
+
+async def test_a_request_is_gone_without_a_collection(data_path):
+    async with rig(data_path=data_path) as r:
+        gc.collect()
+        gc.disable()
+        try:
+            for body in (BODY, STREAM):
+                assert (await r.client.post(PATH, json=body)).status_code == 200
+            await r.come_to_rest()
+            r.parts.router.clerk.work_off()
+            assert [one for one in gc.get_objects() if isinstance(one, Exchange)] == []
+        finally:
+            gc.enable()
 
 
 async def test_idle_connections_are_closed_in_time(data_path):
