@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
+from router.core.in_flight import InFlight
+
 
 class Scope(StrEnum):
     """Whose budget it is."""
@@ -31,15 +33,14 @@ class Budget:
 UNLIMITED = Budget()
 
 
-class Account:
+class Account(InFlight):
     """A budget, and what is taken of it."""
 
-    __slots__ = ("budget", "requests", "tokens")
+    __slots__ = ("budget",)
 
     def __init__(self, budget: Budget) -> None:
+        super().__init__()
         self.budget = budget
-        self.requests = 0
-        self.tokens = 0
 
     def fits(self, tokens: int) -> bool:
         """True when one more request of so many tokens is within the budget."""
@@ -49,22 +50,10 @@ class Account:
 
     def take_within(self, tokens: int) -> bool:
         """True: the request fits, and is taken."""
-        budget, requests = self.budget, self.requests
-        if requests >= budget.requests or (requests and self.tokens + tokens > budget.tokens):
+        if not self.fits(tokens):
             return False
-        self.requests = requests + 1
-        self.tokens += tokens
+        self.take(tokens)
         return True
-
-    def take(self, tokens: int) -> None:
-        """It is taken, within the budget or not."""
-        self.requests += 1
-        self.tokens += tokens
-
-    def give(self, tokens: int) -> None:
-        """It is given back."""
-        self.requests -= 1
-        self.tokens -= tokens
 
 
 MAX_IDLE = 1024

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 from router.contract.ids import InstanceId
 from router.contract.instance import Load
+from router.core.in_flight import InFlight
 from router.core.pace import Pace
 
 
-class Burden:
+class Burden(InFlight):
     """Legs that are on their way to one instance, and how fast it has answered earlier ones."""
 
-    __slots__ = ("_heard", "_tokens_then", "pace", "requests", "tokens")
+    __slots__ = ("_heard", "_tokens_then", "pace")
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.tokens = 0
-        """Estimated prompt tokens of those legs."""
+        super().__init__()
         self.pace = Pace()
         self._heard: Load | None = None
         self._tokens_then = 0
-
-    def take(self, tokens: int) -> None:
-        """One more leg of `tokens` prompt tokens is on its way."""
-        self.requests += 1
-        self.tokens += tokens
-
-    def give(self, tokens: int) -> None:
-        """A leg that was taken with `tokens` has ended."""
-        self.requests -= 1
-        self.tokens -= tokens
 
     def hear(self, load: Load) -> None:
         """The instance has said how busy it is; saying the same again is no news."""

@@ -23,6 +23,12 @@ def test_what_fits_can_be_taken_in_one():
     assert (account.requests, account.tokens) == (2, 100)
 
 
+def test_a_lone_giant_does_not_fit_a_share_while_others_hold_the_rest():
+    account = Account(Budget(2, 100, alone=False))
+    assert not account.fits(101) and not account.take_within(101)
+    assert account.take_within(100)
+
+
 def test_names_have_accounts_of_their_own():
     accounts = Accounts(Budget(1))
     assert accounts.counting
