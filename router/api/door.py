@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from router.contract.ledger import Outcome
 from router.contract.wire import MAX_ID_CHARS
 from router.core.intake import Endpoint
 from router.core.record import MAX_MODEL_CHARS, Record
-from router.core.trace import Sampler
+from router.core.trace import BAGGAGE, TRACEPARENT, TRACESTATE, Sampler, header_lines
 from router.driver.exchange import Exchange
 from router.driver.ports import ClientPort
 from router.driver.router import Router
@@ -29,8 +28,7 @@ _REFUSED = Outcome.REFUSED
 HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 """Paths that are taken before any framework sees them."""
 
-_PRINTABLE = re.compile(rb"[\t\x20-\x7e]*")
-_TRACE_HEADERS = (b"traceparent", b"tracestate", b"baggage")
+_TRACE_HEADERS = (TRACEPARENT, TRACESTATE, BAGGAGE)
 NOT_PLAIN = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
 """Headers of requests that are carried behind ASGI, whose server knows what they ask for."""
 _READ_HEADERS = frozenset({b"x-request-id", b"content-encoding", *TOTAL_HEADERS, *PHASE_HEADERS, *_TRACE_HEADERS})
@@ -137,8 +135,4 @@ def sane_id(value: bytes) -> str:
 
 
 def _trace_lines(headers: Mapping[bytes, bytes]) -> bytes:
-    if _TRACE_HEADERS[0] not in headers:
-        return b""
-    # Engines differ in what else they take; the standard has nothing but printable ASCII in these.
-    given = ((name, headers[name]) for name in _TRACE_HEADERS if name in headers)
-    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in given if _PRINTABLE.fullmatch(value)])
+    return header_lines(headers, *_TRACE_HEADERS) if TRACEPARENT in headers else b""

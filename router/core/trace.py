@@ -14,6 +14,8 @@ from router.contract.ids import RequestId
 
 TRACEPARENT, TRACESTATE, BAGGAGE = b"traceparent", b"tracestate", b"baggage"
 
+_PRINTABLE = re.compile(rb"[\t\x20-\x7e]*")
+
 ROOT = 0
 _ID_AT = len("req-")
 _SPAN_DIGITS, _TRACE_DIGITS = 16, 32
@@ -57,7 +59,7 @@ class Sampler:
         A client that has decided is followed; a `traceparent` that cannot be read begins a new trace, without its
         `tracestate`, as section 3.2 of Trace Context wants it.
         """
-        baggage = _line(headers, BAGGAGE)
+        baggage = header_lines(headers, BAGGAGE)
         given = headers.get(TRACEPARENT)
         parent = _PARENT.fullmatch(given) if given is not None else None
         if parent is None or (parent[1] == b"00" and parent[5]):
@@ -66,7 +68,7 @@ class Sampler:
             return Trace(request_id[_ID_AT : _ID_AT + _TRACE_DIGITS], "", request_id, baggage)
         if not int(parent[4], 16) & 1:
             return None
-        rest = _line(headers, TRACESTATE) + baggage
+        rest = header_lines(headers, TRACESTATE) + baggage
         return Trace(parent[2].decode("ascii"), parent[3].decode("ascii"), request_id, rest)
 
 
@@ -86,6 +88,10 @@ def decode_span(attempt: int) -> int:
     return 2 * attempt + 1
 
 
-def _line(headers: Mapping[bytes, bytes], name: bytes) -> bytes:
-    value = headers.get(name)
-    return b"%b: %b\r\n" % (name, value) if value is not None else b""
+def header_lines(headers: Mapping[bytes, bytes], *names: bytes) -> bytes:
+    """These headers as lines for a leg, those that there are.
+
+    Engines differ in what else they take; the standard has nothing but printable ASCII in them.
+    """
+    given = ((name, headers[name]) for name in names if name in headers)
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in given if _PRINTABLE.fullmatch(value)])

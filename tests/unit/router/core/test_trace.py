@@ -19,6 +19,12 @@ def test_a_client_that_records_is_the_parent_and_both_legs_are_spans_of_their_ow
     assert len(spans) == 6
 
 
+def test_what_is_not_printable_ascii_is_not_passed_on():
+    headers = {b"traceparent": PARENT, b"tracestate": b"a=\xff", b"baggage": b"k=v"}
+    assert Sampler(0.0).begin(headers, ID).rest == b"baggage: k=v\r\n"
+    assert Sampler(1.0).begin({b"baggage": b"k=\x00"}, ID).rest == b""
+
+
 def test_a_client_that_does_not_record_is_followed():
     assert Sampler(1.0).begin({b"traceparent": PARENT[:-2] + b"00"}, ID) is None
 
