@@ -23,7 +23,7 @@ from router.driver.orders import OrderPlace, Orders
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 from router.placing import build_explanations, build_rules
-from router.settings import Settings
+from router.settings import BUDGETS, Settings
 from router.watched import WatchedFiles
 
 LOG = logging.getLogger("tandem.router")
@@ -45,19 +45,9 @@ CONDUCT = frozenset(
         "prefill_cancel",
     }
 )
-BUDGETS = frozenset(
-    {
-        "max_requests",
-        "max_tokens",
-        "model_max_requests",
-        "model_max_tokens",
-        "caller_max_requests",
-        "caller_max_tokens",
-    }
-)
 LOG_LINES = frozenset({"access_log"})
 EXPLAINS = frozenset({"explain_placements"})
-CHANGEABLE = RULES | RETRIES | CONDUCT | BUDGETS | LOG_LINES | EXPLAINS
+CHANGEABLE = RULES | RETRIES | CONDUCT | frozenset(BUDGETS) | LOG_LINES | EXPLAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +72,8 @@ class Governor:
         self.again: Again | None = None
         """None: the settings are those of the start."""
         self.set_log: Callable[[bool], None] = lambda wanted: None
-        shares = bool(settings.store and settings.shared_budgets)
-        self._changeable = CHANGEABLE - BUDGETS if shares else CHANGEABLE  # each replica has a share of shared ones
+        shared = BUDGETS if settings.store and settings.shared_budgets else ()  # each replica has its share of them
+        self._changeable = CHANGEABLE.difference(shared)
         self._router = router
         self._watch = watch
         self._rules = router.desk.rules
@@ -99,10 +89,9 @@ class Governor:
             self._place()
         if changing & (CONDUCT | RETRIES):
             self._conduct(retries=bool(changing & RETRIES))
-        if changing & BUDGETS:
-            in_flight = [exchange.intake for exchange in self._router.live]
+        if not changing.isdisjoint(BUDGETS):
             for scope, budget in budgets_of(self.settings):
-                self._router.admission.set_budget(scope, "", budget, in_flight)
+                self._router.set_budget(scope, "", budget)
         if changing & LOG_LINES:
             self.set_log(self.settings.access_log)
         if changing & EXPLAINS:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 import re
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -12,6 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from router.discovery.entry import Entry, Identity
+from router.field_texts import field_texts
 from router.settings import SECRETS, Settings, help_texts
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -47,7 +45,7 @@ def fleet_schema() -> Schema:
     for cls in (Entry, Identity):
         made = found[cls.__name__]
         made["additionalProperties"] = False
-        for name, text in _texts(cls).items():
+        for name, text in field_texts(cls).items():
             if name in made["properties"]:
                 made["properties"][name]["description"] = text
     engines = found["Entry"]["properties"]
@@ -76,14 +74,3 @@ def effective(settings: Settings) -> dict[str, object]:
             value = re.sub(r"(://[^/@]*:)[^/@]+@", rf"\1{HIDDEN}@", value)
         shown[one.name] = value
     return shown
-
-
-def _texts(cls: type) -> dict[str, str]:
-    """What stands below each field of a dataclass."""
-    (tree,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(tree, ast.ClassDef)
-    texts = {}
-    for one, text in itertools.pairwise(tree.body):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
-            texts[one.target.id] = str(ast.literal_eval(text.value)).removesuffix(".")
-    return texts

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 
 from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 from router.contract.seal import check_key
+from router.field_texts import field_texts
 
 SECRETS = ("deployment_key", "admin_key", "engine_key")
 """Settings that are no flags, since everybody on a machine reads command lines, and that no message shows."""
@@ -184,17 +182,8 @@ class Settings:
 
 
 def help_texts() -> dict[str, str]:
-    """Each field's description, by name, as it stands below the field in this file."""
-    (tree,) = (
-        node
-        for node in ast.parse(Path(__file__).read_text("utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name == Settings.__name__
-    )
-    texts: dict[str, str] = {}
-    for one, text in itertools.pairwise(tree.body):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
-            texts[one.target.id] = str(ast.literal_eval(text.value)).removesuffix(".")
-    return texts
+    """Each setting's description, by name."""
+    return field_texts(Settings)
 
 
 def check(settings: Settings) -> Settings:
@@ -240,16 +229,16 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
-DIVIDED = (
+BUDGETS = (
     "max_requests",
     "max_tokens",
     "model_max_requests",
     "model_max_tokens",
     "caller_max_requests",
     "caller_max_tokens",
-    "queue_requests",
-    "queue_tokens",
 )
+"""Limits of what is in flight."""
+DIVIDED = (*BUDGETS, "queue_requests", "queue_tokens")
 """Limits of a replica that its workers divide among them."""
 
 

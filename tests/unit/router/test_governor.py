@@ -54,6 +54,14 @@ def test_deadlines_budgets_policies_and_mode_change_while_it_runs(governed):
     assert not isinstance(router.admission.admit(intake), BadSettings) and router.admission.requests == 1
 
 
+def test_a_budget_that_has_grown_lets_in_who_waits(governed, monkeypatch):
+    governor, router, _ = governed
+    let_in = []
+    monkeypatch.setattr(router, "_let_in", lambda: let_in.append(router.admission._total.budget.requests))
+    governor.change(replace(BASE, max_requests=BASE.max_requests + 1))
+    assert let_in and set(let_in) == {BASE.max_requests + 1}
+
+
 def test_a_crossover_that_changes_makes_a_desk_anew(governed):
     governor, router, _ = governed
     desk = router.desk
