@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine_shim.core.polled import PolledClock
+from router.contract.hosts import authority
 from router.contract.ids import EngineId
 
 
@@ -50,7 +51,7 @@ class Address:
 
     def __str__(self) -> str:
         """As it stands in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return authority(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class SelfTest:
     async def _call(self, target: Target, path: str, body: msgspec.Struct, answer: type[_Answer]) -> _Answer:
         """The peer's answer. Raises HandshakeFailed."""
         raw = msgspec.json.encode(body)
-        headers = {SEAL_HEADER: self._seal.header(SELF_TEST, path.encode() + raw)}
+        headers = {SEAL_HEADER: self._seal.header(SELF_TEST + path.encode(), raw)}
         try:
             reply = await self._client.post(f"http://{target.address}{path}", content=raw, headers=headers)
         except httpx.HTTPError as error:

@@ -1,7 +1,7 @@
 """The staging ring: slots of equal size in one registered Region, half of them to send from, half to receive into.
 
 A slot that somebody might still write is not handed out: it rests first, for a second in which the ring has been polled
-all the while (the same rule as for seats, see `core/fates.py`).
+all the while (as for seats, see `core/polled.py`, but a long gap between two polls does not count at all).
 """
 
 from __future__ import annotations

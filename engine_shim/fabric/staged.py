@@ -226,9 +226,7 @@ class StagedFabric:
         try:
             del self._passages[passage.order.key]
             self._post_direct(passage.order)
-        except TransferFailed:
-            self._passages[passage.order.key] = passage
-        except PeerGone:
+        except (TransferFailed, PeerGone):
             self._passages[passage.order.key] = passage
 
     def _say(self, peer: PeerName, note: StageNote) -> None:

@@ -139,7 +139,7 @@ async def _try(
     host, port = decode.kv.side_channel_host, decode.kv.side_channel_port
     order = {"engine_id": decode.kv.engine_id, "host": host, "port": port, "sizes_bytes": sizes_bytes}
     raw = msgspec.json.encode(order)
-    headers = {SEAL_HEADER: seal.header(SELF_TEST, SELF_TEST_PATH.encode() + raw)}
+    headers = {SEAL_HEADER: seal.header(SELF_TEST + SELF_TEST_PATH.encode(), raw)}
     try:
         url = f"{prefill.url}{SELF_TEST_PATH}"
         reply = await client.post(url, content=raw, headers=headers, timeout=SELF_TEST_FOR_S)

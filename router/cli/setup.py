@@ -10,6 +10,7 @@ from secrets import token_hex
 
 from router.cli.processes import Program
 from router.contract.errors import RouterError
+from router.contract.hosts import authority
 from router.contract.instance import Mode, Role
 from router.contract.seal import KEY_VARIABLE
 
@@ -61,7 +62,7 @@ class SetUp:
     def url(self) -> str:
         """Where this machine reaches the router."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return f"http://{authority(host, self.port)}"
 
     @property
     def num_engines(self) -> int:

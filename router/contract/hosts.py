@@ -1,4 +1,4 @@
-"""Hosts: who can call an address that a process listens on."""
+"""Hosts: who can call an address that a process listens on, and how it stands in a URL."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def reach_of(host: str) -> Reach:
     if address.is_loopback:
         return Reach.HERE
     return Reach.EVERYWHERE if address.is_unspecified else Reach.THERE
+
+
+def authority(host: str, port: int | str) -> str:
+    """Host and port as they stand in a URL; IPv6 addresses in brackets (RFC 3986, 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -38,7 +38,7 @@ FENCE = b"fence"
 STAGE = b"stage"
 """What two fabrics say to each other about a staged copy: both agents and the note."""
 SELF_TEST = b"self-test"
-"""A self-test's calls: path and body of the request."""
+"""A self-test's calls, with the path behind it: the body of the request."""
 
 
 class Seal:

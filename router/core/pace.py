@@ -16,7 +16,7 @@ STEP_GUESS = (0.01, 0.0002, 64.0)
 """The same in seconds per output token, over sequences."""
 
 
-class Line:
+class Trend:
     """`at(x)` is base + slope * x; neither is ever negative."""
 
     __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "base", "slope")
@@ -55,5 +55,5 @@ class Pace:
     __slots__ = ("prefill", "step")
 
     def __init__(self) -> None:
-        self.prefill = Line(*PREFILL_GUESS)
-        self.step = Line(*STEP_GUESS)
+        self.prefill = Trend(*PREFILL_GUESS)
+        self.step = Trend(*STEP_GUESS)

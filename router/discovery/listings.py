@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from router.contract.errors import BadSettings
+from router.contract.hosts import authority
 from router.contract.instance import Role
 from router.discovery.entry import Entry
 from router.discovery.fleet_file import FleetFile
@@ -41,8 +42,7 @@ def kube_place(settings: Settings, env: Mapping[str, str]) -> KubePlace:
     account = Path(settings.kubernetes_account)
     url, host = settings.kubernetes_api, env.get("KUBERNETES_SERVICE_HOST", "")
     if not url and host:
-        bracketed = f"[{host}]" if ":" in host else host
-        url = f"https://{bracketed}:{env.get('KUBERNETES_SERVICE_PORT', '443')}"
+        url = f"https://{authority(host, env.get('KUBERNETES_SERVICE_PORT', '443'))}"
     try:
         namespace = settings.kubernetes_namespace or (account / "namespace").read_text("utf-8").strip()
     except OSError:

@@ -19,6 +19,7 @@ from dataclasses import replace
 import msgspec
 
 from router.contract.errors import BadSettings
+from router.contract.hosts import authority
 from router.contract.instance import Role
 from router.discovery.entry import Contract, Entry, Identity
 
@@ -114,6 +115,5 @@ def _declared(pod: Pod) -> list[int]:
 
 def _at(made: Entry, pod: Pod, port: int, *, several: bool) -> Entry:
     ip = pod.status.pod_ip
-    host = f"[{ip}]" if ":" in ip else ip
     name = f"{pod.metadata.name}/{pod.metadata.uid[:8]}"
-    return replace(made, url=f"http://{host}:{port}", name=f"{name}:{port}" if several else name)
+    return replace(made, url=f"http://{authority(ip, port)}", name=f"{name}:{port}" if several else name)

@@ -147,16 +147,20 @@ class Attempt:
                 self._prefill.cancel()
             self.release_prefill()
 
+    @property
+    def _pushes_to_vllm(self) -> bool:
+        return self.placement.mode is _PUSH and self.placement.decode.instance.engine is _VLLM
+
     def _strands_seats(self) -> bool:
         """True when cancelling prefill would leave decode with blocks that nobody can free.
 
         Of plain vLLM in push mode: a decode that has registered keeps its blocks until prefill's WRITE arrives, even
         when its own request has been aborted. One that has refused the request (4xx) has registered nothing.
         """
-        placement, decode = self.placement, self._decode
-        if placement.mode is not _PUSH or placement.decode.instance.engine is not _VLLM:
+        decode = self._decode
+        if decode is None or not self._pushes_to_vllm:
             return False
-        return decode is not None and not (decode.ended and 400 <= decode.status < 500)
+        return not (decode.ended and 400 <= decode.status < 500)
 
     def _mend(self) -> None:
         """What `_strands_seats` is about has happened by itself: prefill has failed, or its connection broke."""
@@ -171,10 +175,10 @@ class Attempt:
 
         A plain vLLM decode that is told of a prefill start that is over answers 500, and does not say why.
         """
-        placement, prefill = self.placement, self._prefill
-        if placement.mode is not _PUSH or placement.decode.instance.engine is not _VLLM:
+        prefill = self._prefill
+        if prefill is None or prefill.ended or not self._pushes_to_vllm:
             return False
-        if prefill is None or prefill.ended or self._decode is None or self._decode.status != 500:
+        if self._decode is None or self._decode.status != 500:
             return False
         self.withheld = verdict
         return True

@@ -1,6 +1,6 @@
 """Call: one whole HTTP call to an engine, awaited; for everything that is no leg of a request.
 
-It goes over the legs' own connections, so whatever a look at an engine finds holds for the legs as well.
+It goes over a LegPool, so whatever a look at an engine finds holds for the legs as well.
 """
 
 from __future__ import annotations

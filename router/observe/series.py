@@ -10,7 +10,7 @@ it tells nothing, as engines without our shim do, there is no rendezvous to meas
 
 from __future__ import annotations
 
-from router.core.record import Record
+from router.core.record import Record, rendezvous_of
 from router.core.tail import Tail
 from router.observe.histogram import E2E_S, OVERHEAD_S, PHASE_S, TPOT_S, TTFT_S, Histogram
 
@@ -85,15 +85,12 @@ class Phases:
         of = self.of
         of["registration"].add(record.seats_s)
         of["kv_wait"].add(record.kv_s)
-        pulled = record.mode == "pull"
-        decode_sent_s = record.prefilled_s if pulled else record.sent_s
-        registered_s = decode_sent_s + record.seats_s
-        ready_s = registered_s + record.kv_s
+        _, registered_s, ready_s = rendezvous_of(record)
         prefilled_s = record.prefilled_s or ready_s  # decode's answer may overtake prefill's
         of["transfer"].add(max(0.0, ready_s - max(registered_s, prefilled_s)))
         if record.content_s:
             of["first_token_after_kv"].add(max(0.0, record.content_s - ready_s))
-        if pulled:
+        if record.mode == "pull":
             return
         ahead_s = prefilled_s - registered_s
         self.first["registered" if ahead_s >= 0.0 else "prefilled"] += 1

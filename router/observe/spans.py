@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from router.contract.ledger import Outcome
-from router.core.record import Record
+from router.core.record import Record, rendezvous_of
 from router.core.trace import ROOT, decode_span, prefill_span
 
 Value = str | int | float | bool
@@ -87,13 +87,13 @@ def _legs(record: Record) -> Iterator[SpanFacts]:
     if not record.attempts:
         return
     error = record.code if record.outcome is Outcome.FAILED else ""
-    decode_sent_s = record.prefilled_s if record.mode == "pull" else record.sent_s
+    decode_sent_s, _, _ = rendezvous_of(record)
     for number, name, instance in _names(record.attempts, record.prefill, record.decode):
         leg = SpanFacts(number, name, "client", record.sent_s, record.ended_s, _where(instance, record.attempts))
         if name == "prefill leg":
             leg.to_s = record.prefilled_s or record.ended_s
         else:
-            leg.from_s, leg.events, leg.error = decode_sent_s or record.sent_s, _events(record, decode_sent_s), error
+            leg.from_s, leg.events, leg.error = decode_sent_s or record.sent_s, _events(record), error
             leg.to_s = record.last_byte_s or record.ended_s
         yield leg
 
@@ -108,11 +108,10 @@ def _where(instance: str, attempt: int) -> dict[str, Value]:
     return {"tandem.instance_id": instance, "tandem.attempt": attempt}
 
 
-def _events(record: Record, decode_sent_s: float) -> list[tuple[str, float]]:
+def _events(record: Record) -> list[tuple[str, float]]:
     events = []
     if record.seats_s or record.kv_s:
-        registered_s = decode_sent_s + record.seats_s
-        ready_s = registered_s + record.kv_s
+        _, registered_s, ready_s = rendezvous_of(record)
         met_s = min(max(registered_s, record.prefilled_s), ready_s)
         events += [("registered", registered_s), ("rendezvous", met_s), ("kv_whole", ready_s)]
     if record.content_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import signal
 import subprocess
@@ -17,9 +18,13 @@ import httpx
 import psutil
 
 from router.cli.local_fleet import free_port
+from tests.support.tiny_models import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m"
+TINY_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
 
 
 @dataclass
@@ -99,3 +104,14 @@ def tandem_up(folder: Path, *flags: str) -> Iterator[Up]:
         child.terminate()
         child.wait(60)
         child.stderr.close()
+
+
+@contextmanager
+def tiny_up(folder: Path, *flags: str) -> Iterator[Up]:
+    """`tandem_up` with a tiny checkpoint, called `tiny`, that has a chat template; its engines are quick."""
+    model = folder / "tiny"
+    model.mkdir()
+    write_tiny_llama(model)
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TINY_TEMPLATE}))
+    with tandem_up(folder, "--model", str(model), "--kv-bytes", "2000000", *flags) as running:
+        yield running

@@ -7,32 +7,24 @@ a promise.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.support.tiny_models import write_tiny_llama
-from tests.support.up import MODEL, Up, tandem_up
+from tests.support.up import MODEL, Up, tiny_up
 
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(600)]
 NUM_REQUESTS = 1000
 NUM_REAL = 120
 LEAVING = 0.2
 MIB = 1 << 20
-TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
 @pytest.fixture(scope="module")
-def tiny_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    folder = tmp_path_factory.mktemp("tiny-up")
-    model = folder / "tiny"
-    model.mkdir()
-    write_tiny_llama(model)
-    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    with tandem_up(folder, "--model", str(model), "--kv-bytes", "2000000") as running:
+def quick_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with tiny_up(tmp_path_factory.mktemp("tiny-up")) as running:
         yield running
 
 
@@ -93,8 +85,8 @@ async def ask_and_leave(up: Up, model: str, num_requests: int) -> None:
     assert max(size for name, size in sizes.items() if name.startswith("engine")) < 1600 * MIB
 
 
-async def test_nothing_is_held_after_a_thousand_requests(tiny_up: Up) -> None:
-    await ask_and_leave(tiny_up, "tiny", NUM_REQUESTS)
+async def test_nothing_is_held_after_a_thousand_requests(quick_up: Up) -> None:
+    await ask_and_leave(quick_up, "tiny", NUM_REQUESTS)
 
 
 async def test_nothing_is_held_by_the_real_model_and_memory_stays_in_bounds(up: Up) -> None:

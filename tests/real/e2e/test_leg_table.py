@@ -15,25 +15,16 @@ import pytest
 
 from router.legs.prefill import prefill_body
 from tests.support.leg_requests import leg_request
-from tests.support.tiny_models import write_tiny_llama
-from tests.support.up import Up, read_metrics, tandem_up
+from tests.support.up import Up, read_metrics, tiny_up
 
 pytestmark = [pytest.mark.needs("nixl", "redis"), pytest.mark.timeout(300)]
 NUM_REQUESTS = 200
 AT_ONCE = 8
-TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def exact_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    folder = tmp_path_factory.mktemp("exact-up")
-    model = folder / "tiny"
-    model.mkdir()
-    write_tiny_llama(model)
-    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    with tandem_up(folder, "--model", str(model), "--kv-bytes", "2000000", "--numerics", "invariant") as running:
+    with tiny_up(tmp_path_factory.mktemp("exact-up"), "--numerics", "invariant") as running:
         yield running
 
 

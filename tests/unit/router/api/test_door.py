@@ -9,26 +9,16 @@ from router.core.intake import Endpoint
 from router.core.placement import Desk, Rules
 from router.driver.conduct import Conduct
 from router.driver.router import Router
+from tests.support.books import KeptBooks
 from tests.support.clients import KeptClient
 
 BODY = b'{"model":"m"}'
 
 
-class Books:
-    def __init__(self):
-        self.records = []
-
-    def fold(self, record, gaps=None):
-        self.records.append(record)
-
-    def count_retry(self, reason):
-        pass
-
-
 @pytest.fixture
 async def door():
     router = Router(Desk(Rules()), Burdens(), Admission(5, 0), Conduct())
-    router.attach(None, books := Books())
+    router.attach(None, books := KeptBooks())
     made = Door(router, DoorLimits())
     made.books = books
     return made

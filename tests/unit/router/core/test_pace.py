@@ -1,15 +1,15 @@
 import pytest
 
-from router.core.pace import PREFILL_GUESS, Line, Pace
+from router.core.pace import PREFILL_GUESS, Pace, Trend
 
 
 def test_a_line_begins_as_its_guess():
-    line = Line(0.5, 0.25, 8.0)
+    line = Trend(0.5, 0.25, 8.0)
     assert (line.at(0), line.at(8)) == (0.5, 2.5)
 
 
 def test_a_line_finds_the_line_that_it_observes():
-    line = Line(*PREFILL_GUESS)
+    line = Trend(*PREFILL_GUESS)
     for number in range(300):
         tokens = 100 + number * 37 % 4000
         line.add(tokens, 0.05 + tokens / 2000)
@@ -18,7 +18,7 @@ def test_a_line_finds_the_line_that_it_observes():
 
 
 def test_observations_at_one_place_move_the_base_only():
-    line = Line(0.0, 0.0, 1.0)
+    line = Trend(0.0, 0.0, 1.0)
     line.slope = 0.001
     for _ in range(2000):
         line.add(100, 0.5)
@@ -26,7 +26,7 @@ def test_observations_at_one_place_move_the_base_only():
 
 
 def test_a_line_follows_a_change():
-    line = Line(0.0, 0.001, 1000.0)
+    line = Trend(0.0, 0.001, 1000.0)
     for scale in (1, 3):
         for number in range(200):
             line.add(number * 10, scale * number * 0.01)
@@ -34,11 +34,11 @@ def test_a_line_follows_a_change():
 
 
 def test_a_line_is_never_negative():
-    line = Line(0.0, 0.001, 100.0)
+    line = Trend(0.0, 0.001, 100.0)
     for number in range(50):
         line.add(number, max(0.0, 1.0 - number))
     assert line.base >= 0 <= line.slope
-    steep = Line(0.0, 0.0, 1.0)
+    steep = Trend(0.0, 0.0, 1.0)
     for number in range(1, 50):
         steep.add(number, float(number * number))
     assert steep.base >= 0 <= steep.slope

@@ -13,6 +13,7 @@ from router.core.record import Record
 from router.driver import clerk as module
 from router.driver.clerk import Clerk
 from router.driver.reply import Reply
+from tests.support.books import KeptBooks, KeptLedger
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, fleet, prefill
 
@@ -24,26 +25,6 @@ TIMING = (b"server-timing", b"seats;dur=20.5, kv;dur=110")
 ROLE = b'{"choices":[{"delta":{"role":"assistant","content":""}}]}'
 TOKEN = b'{"choices":[{"delta":{"content":"x"}}]}'
 USAGE = b'{"usage":{"prompt_tokens":5,"completion_tokens":7}}\n\n'
-
-
-class Books:
-    def __init__(self):
-        self.records, self.retries = [], []
-
-    def fold(self, record, passed=None):
-        self.records.append(record)
-        self.passed = passed
-
-    def count_retry(self, reason):
-        self.retries.append(reason)
-
-
-class Ledger:
-    def __init__(self):
-        self.entries = []
-
-    def post(self, entry):
-        self.entries.append(entry)
 
 
 class Done:
@@ -72,7 +53,7 @@ class Done:
 
 @pytest.fixture
 async def desk():
-    ledger, books = Ledger(), Books()
+    ledger, books = KeptLedger(), KeptBooks()
     return Clerk(ledger, books, "router-1"), ledger, books
 
 
@@ -140,7 +121,7 @@ async def test_what_was_never_placed_is_no_attempt(desk):
 
 
 async def test_without_a_ledger_only_the_books_are_kept():
-    books = Books()
+    books = KeptBooks()
     clerk = Clerk(None, books, "r")
     clerk.put((ID, 1, PUSHED, 1.0))
     clerk.put((ID, 1, "x"))
@@ -186,7 +167,7 @@ async def test_a_whole_answer_to_who_asked_for_a_stream_is_none(desk):
 
 async def test_whoever_learns_is_told_of_placed_requests():
     told = []
-    clerk = Clerk(None, Books(), "router-1", lambda *facts: told.append(facts))
+    clerk = Clerk(None, KeptBooks(), "router-1", lambda *facts: told.append(facts))
     clerk.put(Done())
     refused = Done()
     refused.placement = None

@@ -20,6 +20,7 @@ from router.driver.router import Router
 from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
 from router.legs.prefill import PrefillLeg
+from tests.support.books import KeptBooks
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
 
@@ -32,17 +33,6 @@ SSE = [(b"content-type", b"text/event-stream")]
 JSON = [(b"content-type", b"application/json")]
 PAIR = (prefill(), decode())
 DEADLINES = Deadlines(prefill_s=10, prefill_token_s=0, first_token_s=20, next_token_s=5, stalled_s=7, total_s=100)
-
-
-class Books:
-    def __init__(self):
-        self.records, self.retries = [], []
-
-    def fold(self, record, gaps=None):
-        self.records.append(record)
-
-    def count_retry(self, reason):
-        self.retries.append(reason)
 
 
 class Line:
@@ -69,7 +59,7 @@ def scene(monkeypatch):
 
     def open_(mode=Mode.PUSH, stream=True, seen=PAIR, attempts=2):
         conduct = Conduct(deadlines=DEADLINES, attempts=attempts)
-        router, books = Router(Desk(Rules(mode=mode)), Burdens(), Admission(9, 0), conduct), Books()
+        router, books = Router(Desk(Rules(mode=mode)), Burdens(), Admission(9, 0), conduct), KeptBooks()
         router.attach(None, books)
         router.take_fleet(fold(seen, router.burdens, 0.0))
         client = KeptClient()

@@ -9,6 +9,7 @@ from router.contract.ledger import Closed, OpenTicket, Outcome
 from router.contract.seal import CANCEL, Seal
 from router.driver import reaper as module
 from router.driver.reaper import CALLS_AT_ONCE, Reaper
+from tests.support.books import KeptLedger
 from tests.support.instances import decode, fleet, prefill
 
 P, D = "http://p0:8000", "http://d0:8000"
@@ -98,14 +99,6 @@ class Store:
         return self.claims.pop(0) if self.claims else Claims()
 
 
-class Ledger:
-    def __init__(self):
-        self.entries = []
-
-    def post(self, entry):
-        self.entries.append(entry)
-
-
 def ticket(number: int, owner: str = "a", overdue_s: float = -20.0) -> OpenTicket:
     name = TransferId(f"req-{number}.1")
     return OpenTicket(name, owner, InstanceId("p0"), Epoch(3), InstanceId("d0"), Epoch(4), overdue_s)
@@ -120,7 +113,7 @@ def clock(monkeypatch):
 
 
 async def reaping(clock, *claims, router=None):
-    router, store, ledger = router or Router(), Store(*claims), Ledger()
+    router, store, ledger = router or Router(), Store(*claims), KeptLedger()
     reaper = Reaper(router, store, ledger, 10.0)
     await watch(reaper, clock)
     await reaper.reap()
@@ -192,7 +185,7 @@ async def test_claiming_goes_on_while_there_is_more(clock):
 
 async def test_nobody_is_gone_before_one_whole_lease_has_been_watched(clock):
     store = Store()
-    reaper = Reaper(Router(), store, Ledger(), 10.0)
+    reaper = Reaper(Router(), store, KeptLedger(), 10.0)
     await reaper.look()
     await reaper.reap()
     await watch(reaper, clock)
@@ -211,7 +204,7 @@ async def test_nobody_is_gone_before_one_whole_lease_has_been_watched(clock):
 async def test_a_lease_that_the_store_has_lost_counts_when_it_stays_away(clock):
     found = Claims(owners=frozenset({"lost"}))
     store = Store(found, found, left_s={"me": 10.0})
-    reaper = Reaper(Router(), store, Ledger(), 10.0)
+    reaper = Reaper(Router(), store, KeptLedger(), 10.0)
     await reaper.look()
     await reaper.reap()
     await watch(reaper, clock)
@@ -223,7 +216,7 @@ async def test_it_runs_until_it_is_cancelled_and_a_slow_engine_does_not_delay_th
     monkeypatch.setattr(module, "LEAST_PAUSE_S", 0.001)
     router, store = Router(), Store(Claims((ticket(1),)))
     router.pools[D].status = 0
-    reaper = Reaper(router, store, Ledger(), 0.003)
+    reaper = Reaper(router, store, KeptLedger(), 0.003)
     running = asyncio.create_task(reaper.run())
     while len(store.renewed) < 20:
         await asyncio.sleep(0.001)
@@ -235,7 +228,7 @@ async def test_it_runs_until_it_is_cancelled_and_a_slow_engine_does_not_delay_th
 
 async def test_resigning_ends_the_lease_and_a_store_that_is_away_is_no_matter():
     store = Store()
-    reaper = Reaper(Router(), store, Ledger(), 10.0)
+    reaper = Reaper(Router(), store, KeptLedger(), 10.0)
     await reaper.resign()
     assert store.renewed == [("me", 0.0)]
     store.down = True
@@ -251,13 +244,13 @@ async def test_resigning_waits_for_a_silent_store_only_a_moment(monkeypatch):
         await answer.wait()
 
     store.renew = renew
-    await Reaper(Router(), store, Ledger(), 10.0).resign()
+    await Reaper(Router(), store, KeptLedger(), 10.0).resign()
     assert not answer.is_set()
 
 
 async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again_and_not_believed_at_once(clock):
     router, store = Router(), Store()
-    reaper = Reaper(router, store, Ledger(), 10.0)
+    reaper = Reaper(router, store, KeptLedger(), 10.0)
     await watch(reaper, clock)
     await reaper.reap()
     store.remembers = False
@@ -268,7 +261,7 @@ async def test_a_store_that_has_forgotten_us_is_told_of_our_tickets_again_and_no
 
 async def test_a_first_lease_cannot_be_remembered():
     router, store = Router(), Store()
-    reaper = Reaper(router, store, Ledger(), 10.0)
+    reaper = Reaper(router, store, KeptLedger(), 10.0)
     store.remembers = False
     await reaper.look()
     assert router.num_reopened == 0, "it cannot remember a first lease"

@@ -19,6 +19,7 @@ from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
 from router.legs.prefill import PrefillLeg
 from router.legs.take_back import TakeBack
+from tests.support.books import KeptBooks, KeptLedger
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
 
@@ -35,31 +36,12 @@ class Line:
         pass
 
 
-class Books:
-    def __init__(self):
-        self.records, self.retries = [], []
-
-    def fold(self, record, gaps=None):
-        self.records.append(record)
-
-    def count_retry(self, reason):
-        self.retries.append(reason)
-
-
-class Ledger:
-    def __init__(self):
-        self.entries = []
-
-    def post(self, entry):
-        self.entries.append(entry)
-
-
 class Scene:
     def __init__(self, legs, mode, seen, share, attempts):
         self.legs = legs
         conduct = Conduct(hedge=HedgeRules(share=share, after_s=1.0), attempts=attempts)
         self.router = Router(Desk(Rules(mode=mode)), Burdens(), Admission(9, 0), conduct)
-        self.books, self.ledger = Books(), Ledger()
+        self.books, self.ledger = KeptBooks(), KeptLedger()
         self.router.attach(self.ledger, self.books)
         self.router.take_fleet(fold(seen, self.router.burdens, 0.0))
         self.client = KeptClient()

@@ -11,24 +11,14 @@ from router.core.placement import Desk, Rules
 from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
 from router.driver.router import Router
+from tests.support.books import KeptBooks, KeptLedger
 from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
 
 
-class Books:
-    def __init__(self):
-        self.records = []
-
-    def fold(self, record, gaps=None):
-        self.records.append(record)
-
-    def count_retry(self, reason):
-        pass
-
-
-def router(max_requests=10, mode=Mode.PUSH, limits=None) -> tuple[Router, Books]:
+def router(max_requests=10, mode=Mode.PUSH, limits=None) -> tuple[Router, KeptBooks]:
     admission = Admission(max_requests, 0, limits)
-    made, books = Router(Desk(Rules(mode=mode)), Burdens(), admission, Conduct()), Books()
+    made, books = Router(Desk(Rules(mode=mode)), Burdens(), admission, Conduct()), KeptBooks()
     made.attach(None, books)
     return made, books
 
@@ -101,7 +91,7 @@ async def test_aborting_ends_every_running_request():
 async def test_running_requests_can_be_opened_in_the_ledger_again():
     made, _ = router()
     posted = []
-    made.attach(type("Ledger", (), {"post": lambda self, entry: posted.append(entry)})(), Books())
+    made.attach(type("Ledger", (), {"post": lambda self, entry: posted.append(entry)})(), KeptBooks())
     made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
     running = made.open(KeptClient(), intake(), made.mint(), 10.0)
     made.clerk.work_off()
@@ -147,18 +137,10 @@ def test_take_backs_are_counted_by_what_came_of_them():
     assert made.take_backs == {"told": 2, "refused": 1, "failed": 1}
 
 
-class Ledger:
-    def __init__(self):
-        self.entries = []
-
-    def post(self, entry):
-        self.entries.append(entry)
-
-
-def queueing(num_waiting=3) -> tuple[Router, Books, Ledger]:
+def queueing(num_waiting=3) -> tuple[Router, KeptBooks, KeptLedger]:
     """One request may be in flight, others wait; prefill and decode take legs that nobody dials."""
     made, books = router(max_requests=1, limits=Limits(waiting_requests=num_waiting))
-    ledger = Ledger()
+    ledger = KeptLedger()
     made.attach(ledger, books)
     made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
     return made, books, ledger
