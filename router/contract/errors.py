@@ -20,6 +20,7 @@ TandemError
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502
 +- EngineError
 |  +- NoSeats             503     +- EngineDown        503     +- DeadlinePassed 504
+|  +- RankGone            503
 +- DeploymentError             the operator must change the set-up (process exit status 2)
    +- BadSettings                 +- MissingDependency            +- AddressTaken
    +- ModelUnusable               +- WorkersDie
@@ -350,6 +351,12 @@ class DeadlinePassed(EngineError):
     http_status = 504
     retryable = False
     code = "deadline_passed"
+
+
+class RankGone(EngineError):
+    """An expert-parallel rank did not come in time; the instance fails what runs and starts its ranks again."""
+
+    code = "rank_gone"
 
 
 class DeploymentError(TandemError):

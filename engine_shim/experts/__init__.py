@@ -1,0 +1,1 @@
+"""Experts: dispatch tokens to the ranks that hold their experts, and combine what those computed. Usable by itself."""
