@@ -7,11 +7,12 @@ wrong expert, a swapped weight or a row counted twice shows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from engine_shim.experts.reference import RankTokens
-from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
+from engine_shim.experts.shape import ExpertShape, RowFormat
 
 HALF_STEP = {RowFormat.BF16: 2.0**-8, RowFormat.F32: 2.0**-24}
 """Relative error of one rounding to the format (unit roundoff)."""
@@ -31,6 +32,7 @@ class AffineExperts:
         return x.double() * self.gains[experts] + self.shifts[experts]
 
 
+@cache
 def affine_experts(num_experts: int, hidden_size: int, seed: int) -> AffineExperts:
     """Seeded experts, no two alike."""
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +77,7 @@ def combine_bound(rows: torch.Tensor, tokens: RankTokens, shape: ExpertShape, ou
     parts = rows.double() * weights
     unit = 2.0**-24 * (1 + 2.0**-10)
     error = (shape.top_k + 1) * unit * parts.abs().sum(1)
-    if shape.numerics is ExpertNumerics.DEDUP:
+    if shape.deduplicates:
         ranks = tokens.topk.to(torch.int64).div(shape.local_experts, rounding_mode="floor")
         partials = [(parts * (ranks == rank).unsqueeze(-1)).sum(1).abs() for rank in range(shape.num_ranks)]
         rounding = HALF_STEP[shape.combine_format] * (1 + 2.0**-10) + shape.num_ranks * unit

@@ -43,6 +43,8 @@ class Phase(IntEnum):
     DISPATCH = 2
     OVERFLOW = 3
     COMBINE = 4
+    REFUSED = 5
+    """A rank has said that it gives up, and because of whom."""
 
 
 @dataclass(frozen=True, slots=True)

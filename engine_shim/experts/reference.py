@@ -13,7 +13,7 @@ import torch
 
 from engine_shim.experts.plan import ExpertPlan, TargetPlan, expert_plan, route, target_plan
 from engine_shim.experts.quantise import DTYPES, Rows, pack_rows
-from engine_shim.experts.shape import ExpertNumerics, ExpertShape
+from engine_shim.experts.shape import ExpertShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _weighted_sum(
     answers: Sequence[torch.Tensor], plan: ExpertPlan, tokens: RankTokens, token: int, shape: ExpertShape
 ) -> torch.Tensor:
     """float32 [H]"""
-    wire, dedup = DTYPES[shape.combine_format], shape.numerics is ExpertNumerics.DEDUP
+    wire, dedup = DTYPES[shape.combine_format], shape.deduplicates
     zero = torch.zeros(shape.hidden_size, device=tokens.x.device)
     partial: dict[int, torch.Tensor] = {}
     for k in range(shape.top_k):

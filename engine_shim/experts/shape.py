@@ -86,6 +86,11 @@ class ExpertShape:
                 )
 
     @property
+    def deduplicates(self) -> bool:
+        """True where a token travels to each rank once."""
+        return self.numerics is ExpertNumerics.DEDUP
+
+    @property
     def local_experts(self) -> int:
         """Experts of one rank: those of rank r are r * local_experts and the following."""
         return self.num_experts // self.num_ranks
@@ -105,13 +110,13 @@ class ExpertShape:
     @property
     def most_sent_rows(self) -> int:
         """Rows that one rank sends to all ranks together, itself included, in the worst case."""
-        per_token = self.top_k if self.numerics is ExpertNumerics.EXACT else min(self.top_k, self.num_ranks)
+        per_token = min(self.top_k, self.num_ranks) if self.deduplicates else self.top_k
         return self.max_tokens * per_token
 
     @property
     def most_arriving_rows(self) -> int:
         """Rows that may arrive at one rank from all ranks together, before they are spread to experts."""
-        per_token = self.top_k if self.numerics is ExpertNumerics.EXACT else 1
+        per_token = 1 if self.deduplicates else self.top_k
         return self.num_ranks * self.max_tokens * per_token
 
     @property

@@ -1,0 +1,183 @@
+"""ExpertGroup: the Experts port of one rank, over any Transport. It waits, with an end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from engine_shim.experts.exchange import Exchange
+from engine_shim.experts.port import Dispatched, Flight, Phase, Status
+from engine_shim.experts.regions import Regions
+from engine_shim.experts.shape import ExpertShape
+from engine_shim.experts.signal import Signal
+from engine_shim.experts.stats import ExpertStats
+from engine_shim.experts.transport import Put, Transport
+from router.contract.errors import BadRequest, Impossible, RankGone
+
+Result = TypeVar("Result")
+
+EAGER_POLLS = 200
+"""So many polls of a wait follow each other at once; then the processor is left to others between them."""
+PAUSE_S = 20e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a group waits."""
+
+    deadline_s: float = 10.0
+    """The longest that one half may wait for its landings."""
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+@dataclass(slots=True)
+class ExpertGroup:
+    """See Experts."""
+
+    _exchange: Exchange
+    _waiting: Waiting
+    stats: ExpertStats
+    _status: Status = field(default_factory=Status)
+    _refused: dict[int, Signal] = field(default_factory=dict)
+    """Ranks that give up from an epoch on."""
+    _closed: bool = False
+
+    @classmethod
+    def over(
+        cls, transport: Transport, regions: Regions, rank: int, waiting: Waiting | None = None, first_epoch: int = 1
+    ) -> ExpertGroup:
+        """Rank `rank` of a group whose ranks all begin with `first_epoch`."""
+        exchange = Exchange(regions, rank, transport)
+        exchange.start_at(first_epoch)
+        return cls(exchange, waiting or Waiting(), ExpertStats(regions.shape.local_experts))
+
+    @property
+    def shape(self) -> ExpertShape:
+        """See Experts."""
+        return self._exchange.regions.shape
+
+    @property
+    def rank(self) -> int:
+        """See Experts."""
+        return self._exchange.rank
+
+    @property
+    def status(self) -> Status:
+        """See Experts."""
+        return self._status
+
+    def dispatch_send(
+        self, x: torch.Tensor, topk: torch.Tensor, weights: torch.Tensor, num_tokens: int | torch.Tensor | None = None
+    ) -> Flight:
+        """See Experts."""
+        self._check_well()
+        if not self._exchange.has_room:
+            raise Impossible(f"{self._exchange.regions.flights} flights are under way; receive one before the next.")
+        live = len(topk) if num_tokens is None else int(num_tokens)
+        began = self._waiting.clock()
+        try:
+            if topk.shape != weights.shape or x.shape != (len(topk), self.shape.hidden_size) or live > len(topk):
+                raise BadRequest(f"x {[*x.shape]}, choices {[*topk.shape]} and weights {[*weights.shape]} do not fit.")
+            flight = self._exchange.begin(x[:live], topk[:live], weights[:live])
+        except BadRequest:
+            self._give_up(Status(self._exchange.epoch + 1, Phase.REFUSED, self.rank))
+            raise
+        self.stats.sent(self._waiting.clock() - began)
+        return flight
+
+    def dispatch_receive(self, flight: Flight) -> Dispatched:
+        """See Experts."""
+        dispatched = self._wait(flight, self._exchange.dispatched)
+        self.stats.received(dispatched.target.expert_counts)
+        return dispatched
+
+    def combine_send(self, flight: Flight, answers: torch.Tensor) -> None:
+        """See Experts."""
+        self._check_well()
+        began = self._waiting.clock()
+        self._exchange.answer(flight, answers)
+        self.stats.answered(self._waiting.clock() - began)
+
+    def combine_receive(self, flight: Flight, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See Experts."""
+        combined = self._wait(flight, self._exchange.combined)
+        return combined if out is None else out.copy_(combined)
+
+    def mask(self, peers: frozenset[int]) -> None:
+        """See Experts."""
+        self._exchange.masked = peers - {self.rank}
+
+    def close(self) -> None:
+        """See Experts. The peers are told, so that none of them waits for this rank."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._status.failed:
+            self._give_up(Status(self._exchange.epoch + 1, Phase.REFUSED, self.rank))
+        self._exchange.transport.close()
+
+    def _wait(self, flight: Flight, attempt: Callable[[Flight], Result | None]) -> Result:
+        self._check_well()
+        began, polls = self._waiting.clock(), 0
+        phase = self._exchange.phase(flight)
+        latest: int | None = None
+        while (result := attempt(flight)) is None:
+            latest = self._advance(flight, latest)
+            polls += 1
+            if self._waiting.clock() - began > self._waiting.deadline_s:
+                self._fail(flight)
+            if polls > EAGER_POLLS:
+                self._waiting.pause(PAUSE_S)
+        self.stats.waited(phase, self._waiting.clock() - began, latest)
+        return result
+
+    def _advance(self, flight: Flight, latest: int | None) -> int | None:
+        """Take what has landed; the rank that came last, of those that this flight waits for."""
+        exchange = self._exchange
+        for source, signal in exchange.transport.poll():
+            if signal.phase is Phase.REFUSED:
+                self._refused.setdefault(source, signal)
+                continue
+            exchange.landings.land(source, signal)
+            if signal.epoch == flight:
+                latest = source
+        missing = exchange.missing(flight)
+        for source in missing & self._refused.keys():
+            refusal = self._refused[source]
+            if refusal.epoch <= flight:
+                self._give_up(Status(flight, Phase.REFUSED, refusal.culprit))
+                self._check_well()
+        if missing & exchange.transport.gone:
+            self._fail(flight)
+        return latest
+
+    def _fail(self, flight: Flight) -> None:
+        """Raise RankGone, after saying so to the others."""
+        exchange = self._exchange
+        expected, missing = exchange.expected(flight), exchange.missing(flight)
+        gone = missing & exchange.transport.gone
+        peer = min(gone or missing)
+        self._give_up(Status(flight, exchange.phase(flight), peer, len(expected), len(expected) - len(missing)))
+        self._check_well()
+
+    def _give_up(self, status: Status) -> None:
+        """This rank takes no further part, and the others know."""
+        self._status = status
+        signal = Signal(status.epoch, Phase.REFUSED, culprit=status.peer)
+        peers = set(range(self.shape.num_ranks)) - self._exchange.masked - self._exchange.transport.gone - {self.rank}
+        self._exchange.transport.scatter([Put(peer, 0, 0, 0, signal) for peer in sorted(peers)])
+
+    def _check_well(self) -> None:
+        status = self._status
+        if not status.failed:
+            return
+        if status.phase is Phase.REFUSED:
+            what = f"rank {status.peer} takes no part any more"
+        else:
+            what = f"{status.seen} of {status.expected} ranks had come, and rank {status.peer} had not"
+        raise RankGone(f"Expert step {status.epoch}, {status.phase.name.lower()}: {what}; start the ranks again.")
