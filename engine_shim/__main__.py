@@ -77,7 +77,9 @@ async def serve(settings: ShimSettings, engine: ReferenceEngine, listener: socke
     app = build_app(
         kitchen.driver, side_channel=side_channel(kitchen.driver, Seal(settings.deployment_key)), settings=settings
     )
-    server = _Server(uvicorn.Config(app, http="httptools", log_level="warning", access_log=False, lifespan="off"))
+    config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False, lifespan="off")
+    config.timeout_keep_alive = settings.keep_alive_s
+    server = _Server(config)
     stop = asyncio.Event()
     for wanted in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(wanted, stop.set)

@@ -68,6 +68,7 @@ class ShimSettings:
     request_for_s: float = _setting(600.0, "longest life of a request, seconds")
     fleet_lease_for_s: float = _setting(5.0, "seconds without a heartbeat after which the instance is out of the fleet")
     heartbeat_every_s: float = _setting(1.0, "seconds between heartbeats")
+    keep_alive_s: int = _setting(30, "seconds for which an idle connection is kept; routers close theirs before")
     max_body_bytes: int = _setting(16 << 20, "largest request body, bytes")
     drain_for_s: float = _setting(20.0, "seconds that running requests get at shutdown")
     log_level: str = _setting("info", "least severe log line", ["debug", "info", "warning", "error"])
@@ -81,7 +82,8 @@ class ShimSettings:
         for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
-        for name in ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s"):
+        durations = ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s")
+        for name in (*durations, "keep_alive_s"):
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
         if self.staging_bytes and self.staging_bytes < LEAST_STAGING_BYTES:

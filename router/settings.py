@@ -136,7 +136,7 @@ class Settings:
     total_s: float = 600.0
     """Seconds for a whole request."""
     engine_idle_s: float = 4.0
-    """Seconds for which an idle connection to an engine is kept; below the engine's own keep-alive (uvicorn: 5)."""
+    """Seconds for which an idle connection to an engine is kept; below the engine's own keep-alive (plain vLLM: 5)."""
     keep_alive_s: float = 75.0
     """Seconds for which an idle client connection is kept."""
     pre_stop_s: float = 0.0

@@ -14,7 +14,7 @@ from router.store.embedded import find_server
 from tests.support.browser import BROWSERS, find_browser
 
 REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
-IN_CI = ("redis", "nixl", "model", "openssl", "otel")
+IN_CI = ("redis", "nixl", "model", "openssl", "otel", "chart")
 """What a CI run must have even when REQUIRE does not say so."""
 
 
@@ -72,6 +72,13 @@ def _promtool() -> str | None:
     return None if which("promtool") else "looked for promtool (Debian: apt-get install prometheus)"
 
 
+def _chart() -> str | None:
+    # Late: it imports nothing of ours, but belongs to the tests of the chart alone.
+    from tests.support.chart_tools import missing
+
+    return missing() or (None if find_spec("jsonschema") else "looked for the package jsonschema")
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _redis,
     "nixl": _nixl,
@@ -82,6 +89,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "otel": _otel,
     "promtool": _promtool,
     "openssl": _openssl,
+    "chart": _chart,
 }
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from engine_shim.settings import ShimSettings, read_settings
 from router.contract.errors import BadSettings
+from router.settings import Settings
 
 
 def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:
@@ -32,6 +33,7 @@ def test_json_files_are_read_and_defaults_stay(tmp_path: Path) -> None:
         ({"TANDEM_SHIM_PREFIX_CACHE": "maybe"}, "--prefix-cache must be of type bool"),
         ({"TANDEM_SHIM_BLOCK_TOKENS": "0"}, "--block-tokens must be at least 1"),
         ({"TANDEM_SHIM_LEASE_FOR_S": "0"}, "--lease-for-s must be more than 0 seconds"),
+        ({"TANDEM_SHIM_KEEP_ALIVE_S": "0"}, "--keep-alive-s must be more than 0 seconds"),
     ],
 )
 def test_bad_settings_say_what_to_change(environ: dict[str, str], text: str) -> None:
@@ -87,3 +89,7 @@ def test_e5_an_address_that_nobody_can_call_is_refused_with_the_setting_to_chang
 )
 def test_e5_an_address_that_others_can_call_is_taken(host, advertise_host):
     assert ShimSettings(host=host, advertise_host=advertise_host, deployment_key="k" * 32).host == host
+
+
+def test_g9_idle_connections_outlive_those_of_the_router() -> None:
+    assert ShimSettings().keep_alive_s >= Settings().engine_idle_s + 5
