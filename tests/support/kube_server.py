@@ -36,6 +36,9 @@ class KubeServer:
     """Answers lists with `pods`, and watches with what `tell` says from then on."""
 
     pods: dict[str, dict[str, object]] = field(default_factory=dict)
+    namespace: str = "ns"
+    selector: str = "app=engine"
+    """Anything else is not found."""
     token: str = ""
     """Calls without it are refused."""
     list_status: int = 200
@@ -49,6 +52,10 @@ class KubeServer:
     _since_list: list[bytes] = field(default_factory=list)
     """What a watch from the last list's version on begins with."""
     _watchers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
 
     @property
     def num_watches(self) -> int:
@@ -98,7 +105,7 @@ class KubeServer:
                 query = parse_qs(parts.query)
                 if self.token and f"bearer {self.token}" not in head.lower():
                     self._answer(writer, 401, b"{}")
-                elif parts.path != "/api/v1/namespaces/ns/pods" or query["labelSelector"] != ["app=engine"]:
+                elif (parts.path, query["labelSelector"]) != (self._path, [self.selector]):
                     self._answer(writer, 404, b"{}")
                 elif "watch" in query:
                     await self._watch(reader, writer, query)

@@ -20,6 +20,7 @@ PROGRAMS = {
     "tandem": (sys.executable, "-m", "router.cli.main"),
     "python": (sys.executable,),
     "python3": (sys.executable,),
+    "vllm": (sys.executable, "-m", "tests.support.vllm_stand_in"),
 }
 
 
@@ -30,6 +31,8 @@ class Cluster:
     rendered: Rendered
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     """By name and key."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What stands for addresses that only a cluster knows."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def launch(cluster: Cluster, pod: Pod, container: Object, extra_env: dict[str, s
     _write_files(cluster, pod, container)
     env = dict(extra_env or {})
     for one in container.get("env", ()):
-        env[one["name"]] = pod_path(pod, expand(_value(cluster, pod, one), env))
+        text = _value(cluster, pod, one)
+        env[one["name"]] = pod_path(pod, expand(cluster.names.get(text, text), env))
     words = [*container.get("command", ()), *container.get("args", ())]
     argv = [pod_path(pod, expand(word, env)) for word in words]
     return Launch((*PROGRAMS.get(argv[0], (argv[0],)), *argv[1:]), env)
@@ -82,8 +86,8 @@ def hook(pod: Pod, command: list[str], env: dict[str, str]) -> tuple[str, ...]:
 
 
 def pod_path(pod: Pod, text: str) -> str:
-    """The same text with paths of this pod's folder."""
-    return text.replace(MOUNTED, f"{pod.folder}{MOUNTED}")
+    """The same text with paths of this pod's folder; what listens everywhere listens on the pod's own address."""
+    return text.replace(MOUNTED, f"{pod.folder}{MOUNTED}").replace("0.0.0.0", pod.ip)
 
 
 def _value(cluster: Cluster, pod: Pod, one: Object) -> str:
