@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from router.api.door import Door
@@ -113,6 +114,10 @@ class HookClient:
             self._protocol.transport.write(body)
         if ended:
             self._end()
+
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        """The transport's own `write`, for a chunked answer."""
+        return self._protocol.transport.write if self._chunked and not self._head else None
 
     def answer(self, answer: Answer) -> None:
         """Write it as a whole."""

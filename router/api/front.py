@@ -226,6 +226,9 @@ class AsgiClient:
             self._over = self._ended = True
         self._put({"type": "http.response.body", "body": body, "more_body": not ended})
 
+    def chunk_writer(self) -> None:
+        """ASGI servers frame bodies themselves."""
+
     def answer(self, answer: Answer) -> None:
         """Queue it as a whole."""
         self.begin(answer.status, answer.headers, len(answer.body))

@@ -33,12 +33,13 @@ class Tail:
 
     # Defaults of the class cost nothing per request.
     num_bytes = 0
-    num_events = 0
-    """Server-sent events so far; those that are cut between two reads may count for none."""
     content_at = 0.0
     """When the first content came, 0.0 before."""
     events_before_content = 0
     _full_at = 2 * KEPT_BYTES
+    _events = 0
+    _counted = 0
+    """Pieces whose events are among those."""
     _gaps: list[int] | None = None
 
     def __init__(self) -> None:
@@ -48,23 +49,29 @@ class Tail:
     def feed(self, body: bytes, at: float) -> None:
         """`body` has gone by at `at`, monotonic seconds."""
         self._pieces.append(body)
-        self.num_bytes += len(body)
+        self.num_bytes = num_bytes = self.num_bytes + len(body)
         if self.content_at:
             self._moments.append(at)
         else:
             self._look_for_content(body, at)
-        self.num_events += body.count(b"data:")
-        if self.num_bytes > self._full_at:
+        if num_bytes > self._full_at:
             self._shorten()
+
+    @property
+    def num_events(self) -> int:
+        """Server-sent events so far; one that was cut where the kept bytes begin may count for none."""
+        return self._events + b"".join(self._pieces[self._counted :]).count(b"data:")
 
     def _look_for_content(self, body: bytes, at: float) -> None:
         seen = b"".join(self._pieces[:-1])[-SEAM_BYTES:] + body if len(self._pieces) > 1 else body
         if brings_content(seen):
             self.content_at = at
-            self.events_before_content = self.num_events
+            self.events_before_content = self.num_events - body.count(b"data:")
             self._moments.append(at)
 
     def _shorten(self) -> None:
+        self._events = self.num_events
+        self._counted = 1
         kept = b"".join(self._pieces)[-KEPT_BYTES:]
         self._pieces = [kept]
         self._full_at = self.num_bytes + KEPT_BYTES

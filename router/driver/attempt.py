@@ -17,7 +17,7 @@ from router.core.trace import decode_span, prefill_span
 from router.driver.leftover import Leftover
 from router.driver.mend import Mend
 from router.legs.answer import Mark, Verdict, judge
-from router.legs.connection import Headers
+from router.legs.connection import Connection, Headers
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.hand_over import read_hand_over
 from router.legs.leg import LegOwner
@@ -123,6 +123,11 @@ class Attempt:
     @property
     def _number(self) -> int:
         return int(self._transfer_id.rpartition(b".")[2])
+
+    @property
+    def decode_connection(self) -> Connection | None:
+        """Over which decode's answer goes on."""
+        return self._decode.connection if self._decode is not None else None
 
     def pause_decode(self) -> None:
         """Decode is held back."""

@@ -213,6 +213,9 @@ class Exchange(Attempts):
         if self.router.health.alert and self._attempt is not None:
             self._attempt.praise(ended=False)
         self.status = self.reply.commit()
+        connection = self._attempt.decode_connection if self._attempt is not None else None
+        if connection is not None:
+            connection.take_chunk = self.reply.chunk_taker(self)
 
     def _serve(self) -> None:
         self.reply.serve()

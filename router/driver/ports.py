@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from router.contract.errors import TandemError
@@ -23,6 +24,9 @@ class ClientPort(Protocol):
 
     def write(self, body: bytes, *, ended: bool) -> None:
         """These bytes of the body, and with `ended` its end, are on their way."""
+
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        """Puts whole chunks, framing and all, on their way, once the head has left; None where that cannot be."""
 
     def answer(self, answer: Answer) -> None:
         """The whole answer is on its way."""

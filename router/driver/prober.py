@@ -1,7 +1,8 @@
 """Prober: asks every instance of the fleet, again and again, whether it takes requests.
 
 A lease says that a process lives, a heartbeat what it has to do; a probe says that it can be reached from here and
-takes requests. New instances are asked at once. Nobody waits for a probe.
+takes requests. New instances are asked at once. Nobody waits for a probe. Each has a connection of its own: over one of
+the legs' it would not see that new ones are refused, and would make a connection pass as used that is new to the legs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from router.contract.instance import EngineKind, Instance
 from router.core.pulse import Beat, Pulse, PulseRules
 from router.driver.router import Router
 from router.legs.call import call, get_request
+from router.legs.pool import LegPool
 
 TICK_S = 0.25
 _PATHS = {EngineKind.TANDEM: b"/readyz", EngineKind.VLLM: b"/health"}
@@ -30,6 +32,7 @@ class Prober:
         self._rules = rules
         self._pulses: dict[_Start, Pulse] = {}
         self._due_at: dict[_Start, float] = {}
+        self._pools: dict[_Start, LegPool] = {}
 
     async def run(self) -> None:
         """Probe, for ever."""
@@ -44,6 +47,10 @@ class Prober:
         instances = {_start_of(member.instance): member.instance for member in self._router.fleet.members}
         self._pulses = {start: self._pulses.get(start) or Pulse(self._rules) for start in instances}
         self._due_at = {start: self._due_at.get(start, now) for start in instances}
+        self._pools = {
+            start: self._pools.get(start) or self._router.make_pool(instance.url)
+            for start, instance in instances.items()
+        }
         due = [start for start, at in self._due_at.items() if at <= now]
         for start in due:
             # The next one comes a period after this one has ended.
@@ -52,7 +59,10 @@ class Prober:
 
     async def probe(self, instance: Instance) -> None:
         """The instance has been asked once, and the answer counts."""
-        pool = self._router.pool(instance.url)
+        start = _start_of(instance)
+        pool = self._pools.get(start)
+        if pool is None:
+            return  # it has left, or started anew, meanwhile
         side = Blame.DECODE if instance.role.decodes else Blame.PREFILL
         try:
             reply = await call(pool, get_request(pool, _PATHS[instance.engine]), side, self._rules.timeout_s)
@@ -60,9 +70,10 @@ class Prober:
             beat = Beat.SILENT
         else:
             beat = Beat.WELL if 200 <= reply.status < 300 else Beat.REFUSED
-        start, now = _start_of(instance), monotonic()
-        pulse = self._pulses.get(start)
-        if pulse is not None:  # else it has left, or started anew, meanwhile
+        finally:
+            pool.close()
+        now, pulse = monotonic(), self._pulses.get(start)
+        if pulse is not None:  # else it has left since
             self._due_at[start] = now + self._rules.period_s
             pulse.beat(beat)
             self._router.health.probed(instance.instance_id, pulse.says_so if pulse.out else None, now)

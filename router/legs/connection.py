@@ -8,6 +8,8 @@ read are handed over as one bytes object, already de-chunked.
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -19,6 +21,12 @@ Headers = list[tuple[bytes, bytes]]
 """Names in lower case, in the order of arrival."""
 
 MAX_HEAD_BYTES = 64 * 1024
+
+_CHUNK = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7})\r\n")
+"""The size of a chunk that has neither extensions nor needless zeros, and is not the last (RFC 9112, 7.1)."""
+
+TakeChunk = Callable[[bytes, int], None]
+"""Takes a whole chunk with its framing; its content begins at that offset and ends 2 bytes before the end."""
 
 
 class Listener(Protocol):
@@ -38,6 +46,8 @@ class Connection(asyncio.Protocol):
     """A connection that is carrying a leg, idle in its pool, or dead."""
 
     __slots__ = (
+        "_between",
+        "_chunk_ended",
         "_complete",
         "_excess",
         "_head_bytes",
@@ -51,6 +61,7 @@ class Connection(asyncio.Protocol):
         "idle_since",
         "leg",
         "status",
+        "take_chunk",
         "uses",
     )
 
@@ -64,6 +75,11 @@ class Connection(asyncio.Protocol):
         self._excess = False
         self._keeps = False
         self.leg: Listener | None = None
+        self.take_chunk: TakeChunk | None = None
+        """Where a running stream goes past the leg, as long as each read brings one whole chunk; the usual case."""
+        self._between = False
+        """The next byte, if there is a `take_chunk`, is the first of a chunk."""
+        self._chunk_ended = False
         self.answered = False
         """The head of an answer to the current leg has arrived."""
         self.status = 0
@@ -91,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closed at once, without a word to the leg; this is how an engine learns that nobody listens."""
-        self.leg = None
+        self.leg = self.take_chunk = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -113,6 +129,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse one read, then tell the leg."""
+        if self._between and self.take_chunk is not None:
+            # Nothing of a whole chunk needs to be known here, and the parser stands between chunks before and after it.
+            size = _CHUNK.match(data)
+            if size is not None and int(size[1], 16) + size.end() + 2 == len(data) and data.endswith(b"\r\n"):
+                self.take_chunk(data, size.end())
+                return
         leg = self.leg
         if leg is None:
             self.abort()  # bytes that nobody has asked for
@@ -123,9 +145,10 @@ class Connection(asyncio.Protocol):
             self._fail("it answered something that is not HTTP/1.1")
             return
         pieces = self._pieces
+        self._between = self._chunk_ended and data.endswith(b"\r\n")  # else half of the next size has come as well
         if self._complete:
             self._pieces = []
-            self.leg = None
+            self.leg = self.take_chunk = None
             leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), True)
             if self._keeps and not self._excess:
                 self._pool.put(self)
@@ -143,7 +166,7 @@ class Connection(asyncio.Protocol):
         """Tell the leg, unless the answer was one that ends with its connection."""
         self._transport = None
         self._pool.forget(self)
-        leg, self.leg = self.leg, None
+        leg, self.leg, self.take_chunk = self.leg, None, None
         if leg is None:
             return
         if self.answered and exc is None and not self._is_framed():
@@ -169,6 +192,7 @@ class Connection(asyncio.Protocol):
             self._excess = True
         else:
             self.headers = []
+        self._chunk_ended = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect the head."""
@@ -185,6 +209,14 @@ class Connection(asyncio.Protocol):
         """Collect the body."""
         if not self._complete:
             self._pieces.append(body)
+
+    def on_chunk_header(self) -> None:
+        """A chunk has begun."""
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk has ended, perhaps the last, empty one."""
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it was an interim one."""

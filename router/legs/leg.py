@@ -51,7 +51,7 @@ class Leg:
         self._request = request
         connection = self._pool.take()
         if connection is None:
-            self._pool.dial(self)
+            self._pool.want(self)
         else:
             self.connection = connection
             connection.send(self, request)
@@ -80,7 +80,7 @@ class Leg:
             self.connection.resume()
 
     def on_connected(self, connection: Connection) -> None:
-        """Send over the new connection."""
+        """Send over it."""
         self.connection = connection
         connection.send(self, self._request)
 

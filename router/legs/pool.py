@@ -12,12 +12,12 @@ import os
 import ssl
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from router.contract.errors import BadSettings
 from router.legs.access import EngineAccess
-from router.legs.connection import Connection, Listener
+from router.legs.connection import Connection
+from router.legs.dialling import Dialler, Dialling
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,10 @@ _PORTS = {"http": 80, "https": 443}
 _PLAIN = EngineAccess()
 
 
-class Dialler(Listener, Protocol):
-    """A leg that waits for a connection."""
-
-    cancelled: bool
-
-    def on_connected(self, connection: Connection) -> None:
-        """A new connection is there; send."""
-
-    def on_unreachable(self, reason: str) -> None:
-        """There will be none."""
-
-
 class LegPool:
     """Connections to one engine. Belongs to the event loop that first dials."""
 
-    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_live", "_port", "_tls", "own_lines")
+    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_line", "_live", "_port", "_tls", "own_lines")
 
     def __init__(self, url: str, limits: PoolLimits, access: EngineAccess = _PLAIN) -> None:
         """`url` is an Instance's: `http://host:port` or `https://host:port`, IPv6 hosts in brackets.
@@ -64,7 +52,8 @@ class LegPool:
         self._limits = limits
         self._idle: list[Connection] = []
         self._live: set[Connection] = set()
-        self._dialling: set[asyncio.Task[None]] = set()
+        self._dialling = Dialling(self._connect, self.put, limits.connect_s)
+        self._line = self._dialling.line
         lines = {"host": parts.netloc.rpartition("@")[2]} | access.headers(url)
         self.own_lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
         """Header lines of every request to this engine: Host, and the key that it wants."""
@@ -82,10 +71,10 @@ class LegPool:
     @property
     def num_busy(self) -> int:
         """Connections that carry a leg or are being dialled."""
-        return len(self._live) - len(self._idle) + len(self._dialling)
+        return len(self._live) - len(self._idle) + self._dialling.num_busy
 
     def take(self) -> Connection | None:
-        """A kept-alive connection that is fit for a request, or None: dial."""
+        """A kept-alive connection that is fit for a request, or None: `want` one."""
         idle = self._idle
         while idle:
             connection = idle.pop()
@@ -94,7 +83,9 @@ class LegPool:
         return None
 
     def put(self, connection: Connection) -> None:
-        """The connection may be used again."""
+        """The connection may be used again: by who waits for one, or by a leg to come."""
+        if self._line and connection.usable and self._dialling.serve(connection):
+            return
         connection.idle_since = monotonic()
         self._idle.append(connection)
 
@@ -104,16 +95,18 @@ class LegPool:
         if connection in self._idle:
             self._idle.remove(connection)
 
+    def want(self, leg: Dialler) -> None:
+        """`leg` hears on_connected or on_unreachable, never before this call has returned (see Dialling)."""
+        self._dialling.want(leg)
+
     def dial(self, leg: Dialler) -> None:
-        """`leg` hears on_connected or on_unreachable, never before this call has returned.
+        """The same, but for a new connection: no engine has closed it yet.
 
-        Once it is cancelled it hears nothing, and the connection, when it comes, waits for another leg.
+        Once a leg is cancelled it hears nothing, and the connection, when it comes, waits for another leg.
         """
-        task = asyncio.get_running_loop().create_task(self._dial(leg))
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
+        self._dialling.dial(leg)
 
-    async def _dial(self, leg: Dialler) -> None:
+    async def _connect(self) -> Connection | str:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_s):
@@ -121,22 +114,13 @@ class LegPool:
                     lambda: Connection(self), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
-            if not leg.cancelled:
-                leg.on_unreachable(f"it did not accept a connection within {self._limits.connect_s:g} s")
-            return
+            raise
         except ssl.SSLError as error:
-            if not leg.cancelled:
-                leg.on_unreachable(f"TLS failed ({error.reason or error})")
-            return
+            return f"TLS failed ({error.reason or error})"
         except OSError as error:
-            if not leg.cancelled:
-                leg.on_unreachable(os.strerror(error.errno) if error.errno else "it accepts no connections")
-            return
+            return os.strerror(error.errno) if error.errno else "it accepts no connections"
         self._live.add(connection)
-        if leg.cancelled:
-            self.put(connection)
-        else:
-            leg.on_connected(connection)
+        return connection
 
     def close_idle(self) -> None:
         """Connections that have been idle too long are closed; the sweep calls this now and then."""
@@ -148,8 +132,7 @@ class LegPool:
 
     def close(self) -> None:
         """Every connection and every dial in progress is ended."""
-        for task in self._dialling:
-            task.cancel()
+        self._dialling.close()
         for connection in tuple(self._live):
             connection.abort()
         self._idle.clear()

@@ -21,6 +21,9 @@ class KeptClient:
     broken: tuple[TandemError, bool] | None = None
     abandoned: bool = False
     writes: list[bytes] = field(default_factory=list)
+    takes_chunks: bool = False
+    """Whole chunks may come as such; they are kept in `chunks`."""
+    chunks: list[bytes] = field(default_factory=list)
 
     def name(self, request_id: str) -> None:
         self.request_id = request_id
@@ -34,6 +37,9 @@ class KeptClient:
         self.writes.append(body)
         self.body += body
         self.ended = ended
+
+    def chunk_writer(self):
+        return self.chunks.append if self.takes_chunks else None
 
     def answer(self, answer: Answer) -> None:
         assert not self.over

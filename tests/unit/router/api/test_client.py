@@ -114,3 +114,20 @@ def test_the_exchange_hears_of_the_connection_while_it_runs():
     assert exchange.heard == ["on_client_paused", "on_client_resumed", "on_client_gone"]
     made.pause(), made.resume(), made.leave()
     assert len(exchange.heard) == 3
+
+
+def test_whole_chunks_are_written_as_they_are_once_the_head_has_left():
+    made, protocol = client()
+    made.begin(200, [], None)
+    assert made.chunk_writer() is None
+    made.write(b"a", ended=False)
+    made.chunk_writer()(b"2\r\nbc\r\n")
+    made.write(b"", ended=True)
+    assert protocol.transport.written.endswith(b"\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n")
+
+
+def test_an_answer_of_known_length_takes_no_chunks():
+    made, _ = client()
+    made.begin(200, [], 5)
+    made.write(b"he", ended=False)
+    assert made.chunk_writer() is None

@@ -27,7 +27,7 @@ class Pool:
     def take(self):
         return None
 
-    def dial(self, leg):
+    def want(self, leg):
         self.legs.append(leg)
 
 

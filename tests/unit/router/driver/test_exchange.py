@@ -55,7 +55,7 @@ class Line:
 def scene(monkeypatch):
     """A function that opens a request; the legs it sends are kept instead of dialled."""
     legs = []
-    monkeypatch.setattr(LegPool, "dial", lambda self, leg: legs.append(leg))
+    monkeypatch.setattr(LegPool, "want", lambda self, leg: legs.append(leg))
 
     def open_(mode=Mode.PUSH, stream=True, seen=PAIR, attempts=2):
         conduct = Conduct(deadlines=DEADLINES, attempts=attempts)

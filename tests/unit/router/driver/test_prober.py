@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -14,7 +15,7 @@ from router.driver.conduct import Conduct
 from router.driver.prober import Prober
 from router.driver.router import Router
 from router.legs.call import Reply
-from tests.support.instances import decode, prefill
+from tests.support.instances import Seen, decode, prefill
 
 PERIOD_S = 100.0
 
@@ -67,6 +68,29 @@ async def test_a_new_start_is_asked_at_once_and_an_older_one_is_not_heard(scene)
     answers["p0"] = 503
     await prober.probe(older)
     assert not router.health.alert
+
+
+async def test_each_probe_has_a_connection_of_its_own_and_leaves_none():
+    ended = []
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        ended.append(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
+    router.take_fleet(fold([Seen(replace(prefill("p0").instance, url=url))], router.burdens, 0.0))
+    prober = Prober(router, PulseRules(period_s=PERIOD_S))
+    async with server, asyncio.timeout(10):
+        for number in range(2):
+            assert await look(prober, monotonic() + number * PERIOD_S) == ["p0"]
+            while len(ended) <= number:
+                await asyncio.sleep(0.001)
+    assert ended == [b"", b""] and not router.health.alert
+    assert router.pools() == {}, "those of the legs have not been used"
 
 
 async def test_it_goes_on_until_it_is_cancelled(scene, monkeypatch):

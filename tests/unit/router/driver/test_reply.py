@@ -3,6 +3,7 @@ import pytest
 from router.contract.errors import LegBroken
 from router.core.lifecycle import Edge
 from router.driver import reply as module
+from router.driver.facts import Facts
 from router.driver.reply import Reply
 from router.legs.answer import Verdict
 from tests.support.clients import KeptClient
@@ -10,6 +11,7 @@ from tests.support.clients import KeptClient
 SSE = [(b"content-type", b"text/event-stream"), (b"x", b"1")]
 JSON = [(b"content-type", b"application/json"), (b"content-length", b"9")]
 DONE = b"data: [DONE]\n\n"
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
 class Answering:
@@ -112,3 +114,24 @@ def test_an_error_answer_is_judged_when_it_is_whole():
 def test_an_endless_error_answer_is_broken(monkeypatch):
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 5)
     assert isinstance(feed(Reply(KeptClient()), JSON, b"123456", b"", status=400), Verdict)
+
+
+def test_a_chunk_that_passes_by_counts_like_one_that_is_fed():
+    client, facts = KeptClient(takes_chunks=True), Facts()
+    reply, leg = Reply(client), Answering(SSE)
+    assert reply.chunk_taker(facts) is None, "nothing has begun"
+    reply.feed(leg, TOKEN, False, 1.0)
+    reply.commit()
+    framed = b"%x\r\n%b\r\n" % (len(TOKEN), TOKEN)
+    reply.chunk_taker(facts)(framed, framed.index(TOKEN))
+    assert client.chunks == [framed] and client.writes == [TOKEN]
+    assert facts.last_byte_at > 0
+    assert reply.feed(leg, DONE, True, 2.0) == (Edge.DECODE_DONE,)
+    assert reply.tail == TOKEN * 2 + DONE and reply.passed.num_events == 3
+
+
+def test_a_client_that_takes_no_chunks_is_fed():
+    reply = Reply(KeptClient())
+    reply.feed(Answering(SSE), TOKEN, False, 1.0)
+    reply.commit()
+    assert reply.chunk_taker(Facts()) is None

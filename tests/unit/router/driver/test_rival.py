@@ -82,7 +82,7 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch):
     legs = []
-    monkeypatch.setattr(LegPool, "dial", lambda self, leg: legs.append(leg))
+    monkeypatch.setattr(LegPool, "want", lambda self, leg: legs.append(leg))
     monkeypatch.setattr(TakeBack, "send", lambda self, request: None)
     return lambda mode=Mode.PUSH, seen=FOUR, share=1.0, attempts=2: Scene(legs, mode, seen, share, attempts)
 

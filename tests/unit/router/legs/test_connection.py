@@ -168,3 +168,88 @@ def test_sending_on_one_that_has_just_died_is_told_by_its_loss():
     connection.send(leg, b"x")
     connection.connection_lost(None)
     assert len(leg.lost) == 1
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(content), content)
+
+
+class PassedBy(Heard):
+    """A leg that lets whole chunks pass by once its answer has begun, and keeps all content in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.content, self.whole = b"", []
+
+    def on_answer(self, connection, body, ended):
+        super().on_answer(connection, body, ended)
+        self.content += body
+        if not ended:
+            connection.take_chunk = self.take
+
+    def take(self, chunk, start):
+        self.whole.append(chunk)
+        self.content += chunk[start:-2]
+
+
+def passing() -> tuple[Connection, PassedBy]:
+    connection, leg = Connection(Pool()), PassedBy()
+    connection.connection_made(KeptTransport())
+    connection.send(leg, b"")
+    connection.data_received(CHUNKED + chunk(b"first"))
+    return connection, leg
+
+
+def test_whole_chunks_pass_the_leg_by_and_the_end_does_not():
+    connection, leg = passing()
+    connection.data_received(chunk(b"a" * 300))
+    connection.data_received(chunk(b"b"))
+    assert leg.whole == [chunk(b"a" * 300), chunk(b"b")] and len(leg.answers) == 1
+    connection.data_received(b"0\r\n\r\n")
+    assert leg.answers[-1] == (200, b"", True) and connection.take_chunk is None
+    connection.send(second := Heard(), b"")
+    connection.data_received(CHUNKED + chunk(b"x"))
+    connection.data_received(chunk(b"y"))
+    assert [body for _, body, _ in second.answers] == [b"x", b"y"], "it is not the next leg's"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        b"05\r\nhello\r\n",
+        b"5;a=b\r\nhello\r\n",
+        b"0x5\r\nhello\r\n",
+        b"5\r\nhello\r\n1\r\nx\r\n",
+        b"5\r\nhello",
+    ],
+)
+def test_only_a_chunk_in_its_plain_form_passes_by(read):
+    connection, leg = passing()
+    connection.data_received(read)
+    assert leg.whole == []
+
+
+def test_wherever_a_stream_is_cut_its_content_is_the_same():
+    # Chunks whose content looks like chunks, and a size that is another one's end.
+    contents = [b"5\r\nhello\r\n", b"x" * 21, b"0\r\n\r\n", b"z" * 5, b"3\r\nabc\r\n" * 2]
+    raw = b"".join(map(chunk, contents)) + b"0\r\n\r\n"
+    for first in range(len(raw)):
+        for second in range(first, len(raw), 3):
+            connection, leg = passing()
+            for read in (raw[:first], raw[first:second], raw[second:]):
+                if read:
+                    connection.data_received(read)
+            assert leg.content == b"first" + b"".join(contents), (first, second)
+            assert leg.answers[-1][2] and not leg.lost
+
+
+def test_nothing_passes_by_what_was_aborted_or_lost():
+    connection, _ = passing()
+    connection.abort()
+    assert connection.take_chunk is None
+    connection, _ = passing()
+    connection.connection_lost(None)
+    assert connection.take_chunk is None

@@ -10,10 +10,13 @@ class Side(Leg):
 
 class Pool:
     def __init__(self, *connections):
-        self.connections, self.dialled = list(connections), []
+        self.connections, self.dialled, self.wanted = list(connections), [], []
 
     def take(self):
         return self.connections.pop() if self.connections else None
+
+    def want(self, leg):
+        self.wanted.append(leg)
 
     def dial(self, leg):
         self.dialled.append(leg)
@@ -52,11 +55,11 @@ def test_a_kept_alive_connection_is_used():
     assert line.sent == [b"x"] and leg.connection is line
 
 
-def test_without_one_it_dials_and_sends_when_connected():
+def test_without_one_it_waits_for_one_and_sends_when_connected():
     pool, line = Pool(), Line()
     leg = Side(Owner(), pool)
     leg.send(b"x")
-    assert pool.dialled == [leg]
+    assert pool.wanted == [leg] and not pool.dialled
     leg.on_connected(line)
     assert line.sent == [b"x"]
 

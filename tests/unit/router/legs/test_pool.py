@@ -134,10 +134,25 @@ async def test_a_black_hole_is_unreachable_in_time(monkeypatch):
     assert not quiet.got.done()
 
 
+async def test_a_connection_that_is_put_back_goes_to_who_waits():
+    pool = LegPool("http://127.0.0.1:1", PoolLimits())
+    leg = Dialling()
+    pool.want(leg)
+    dead, freed = Connection(pool), Connection(pool)
+    freed.connection_made(KeptTransport())
+    pool.put(dead)
+    assert not leg.got.done()
+    pool.put(freed)
+    assert await leg.got is freed
+    assert pool.take() is None, "the dead one is not taken, the other one is the leg's"
+    pool.close()
+
+
 async def test_closing_ends_dials_too():
     pool = LegPool("http://127.0.0.1:1", PoolLimits())
     leg = Dialling()
     pool.dial(leg)
+    pool.want(leg)
     pool.close()
     while pool.num_busy:
         await asyncio.sleep(0)
