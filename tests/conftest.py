@@ -26,13 +26,18 @@ settings.load_profile("tandem")
 def pytest_configure(config: pytest.Config) -> None:
     for tier in TIERS:
         config.addinivalue_line("markers", f"{tier}: a test of the tier tests/{tier}")
+    config.addinivalue_line("markers", "xdist_group(name): tests for one worker, also where xdist is switched off")
     config.addinivalue_line("markers", "needs(*capabilities): what the machine must have, see tests/support/probes.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(ROOT):
             item.add_marker(item.path.relative_to(ROOT).parts[0])
+            # Of tests run side by side, one worker has a file to itself, and one all those of the shared `tandem up`.
+            shares_up = "up" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("up" if shares_up else str(item.path)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -81,4 +81,4 @@ class Ownership(RuleBasedStateMachine):
 
 
 TestOwnership = Ownership.TestCase
-TestOwnership.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOwnership.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -43,7 +43,7 @@ def streamed(tokenizer, pushes, sampling):
     return text, None
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(pushes=pushes, skip=st.booleans())
 def test_deltas_join_to_the_decoding_of_all_ids(byte_level, pushes, skip):
     sampling = SamplingParams(max_tokens=1, skip_special_tokens=skip)
@@ -51,7 +51,7 @@ def test_deltas_join_to_the_decoding_of_all_ids(byte_level, pushes, skip):
     assert streamed(byte_level, pushes, sampling) == (whole, None)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(
     pushes=pushes,
     stops=st.lists(st.text("ab é\ufffd🎉<", min_size=1, max_size=4), min_size=1, max_size=3),

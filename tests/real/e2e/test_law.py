@@ -2,13 +2,12 @@
 
 Real model, real NIXL, real processes. In the invariant numerics the law is exact; in the fast one a first difference is
 allowed where the monolithic top two logits lie within NEAR_TIE, and is counted. transformers is the oracle (see
-`tests/support/law_cases.py`).
+`tests/support/oracle.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ import pytest
 
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.tokenizer import Tokenizer
-from tests.support.law_cases import ANSWER_TOKENS, GOLDEN, LawCase, law_cases
+from tests.support.law_cases import ANSWER_TOKENS, LawCase, law_cases
+from tests.support.oracle import golden_answers
 from tests.support.processes import ProcessSite
 
 pytestmark = [pytest.mark.needs("nixl", "model"), pytest.mark.timeout(900)]
@@ -55,7 +55,7 @@ def cases() -> list[LawCase]:
 
 @pytest.fixture(scope="module")
 def golden() -> Golden:
-    return Golden(json.loads(GOLDEN.read_text())["answers"])
+    return Golden(golden_answers())
 
 
 async def ask(site: ProcessSite, url: str, case: LawCase) -> list[int]:
@@ -83,18 +83,17 @@ async def ask_all(site: ProcessSite, url: str, cases: list[LawCase], at_once: in
 
 @pytest.fixture
 async def invariant_site(tmp_path: Path) -> AsyncIterator[ProcessSite]:
-    """One prefill (16 tokens a block) and three decodes (16, 8, 32), and a monolithic engine."""
+    """One prefill (16 tokens a block), two decodes (8, 32), and a monolithic engine (16), which can also decode."""
     exact = f"{COMMON} --numerics invariant"
     async with ProcessSite(tmp_path) as site:
         await site.open_engines(
             mono=f"--role both --no-prefix-cache {exact}",
             p16=f"--role prefill --block-tokens 16 --kv-bytes 1800000000 {exact}",
-            d16=f"--role decode --block-tokens 16 --no-prefix-cache {exact}",
             d8=f"--role decode --block-tokens 8 --no-prefix-cache {exact}",
             d32=f"--role decode --block-tokens 32 --kv-order layer_first --no-prefix-cache {exact}",
         )
-        await site.open_router("push", "p16", "d16", "--mode", "push", *PATIENT)
-        await site.open_router("pull", "p16", "d16", "--mode", "pull", *PATIENT)
+        await site.open_router("push", "p16", "mono", "--mode", "push", *PATIENT)
+        await site.open_router("pull", "p16", "mono", "--mode", "pull", *PATIENT)
         await site.open_router("push8", "p16", "d8", "--mode", "push", *PATIENT)
         await site.open_router("pull32", "p16", "d32", "--mode", "pull", *PATIENT)
         yield site
@@ -119,7 +118,7 @@ async def test_the_law_is_exact_in_invariant_numerics(
     verdicts = [golden.judge(case, mono[case.name]) for case in cases]
     assert [verdict for verdict in verdicts if verdict not in ("equal", "near_tie")] == []
     assert len(cases) >= 200
-    for decode, at_least in (("d8", len(cases)), ("d32", len(cases)), ("d16", 2 * len(some))):
+    for decode, at_least in (("d8", len(cases)), ("d32", len(cases)), ("mono", len(cases) + 2 * len(some))):
         assert await site.gauge(site.engines[decode].url, "tandem_shim_generation_tokens_total") > at_least
     await site.wait_quiet()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import httpx
@@ -11,7 +10,8 @@ import pytest
 
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.tokenizer import Tokenizer
-from tests.support.law_cases import ANSWER_TOKENS, GOLDEN, law_cases
+from tests.support.law_cases import ANSWER_TOKENS, law_cases
+from tests.support.oracle import golden_answers
 from tests.support.up import read_metrics, tandem_up
 
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(300)]
@@ -33,7 +33,7 @@ FLAGS = (
 
 async def test_two_prefill_and_two_decode_engines_share_the_work(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(locate("smollm2-135m"))
-    golden = json.loads(GOLDEN.read_text())["answers"]
+    golden = golden_answers()
     made = law_cases(lambda text: tokenizer.encode(text, add_special_tokens=False))
     cases = [case for case in made if min(golden[case.name]["gaps"]) > CLEAR_GAP][-NUM_CASES:]
     with tandem_up(tmp_path, *FLAGS) as up:

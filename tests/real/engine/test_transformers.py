@@ -17,6 +17,7 @@ from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
 from engine_shim.engine.reference.settings import Numerics
 from engine_shim.engine.reference.weights import load_weights
 from router.contract.kv import KVLayout
+from tests.support.oracle import golden_logits
 from tests.support.tiny_models import prompt_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -112,23 +113,11 @@ def test_a_sharded_checkpoint_is_read(tmp_path):
     assert torch.equal(whole, sharded)
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> tuple[tuple[int, ...], torch.Tensor]:
-    """A prompt and transformers' logits of it."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    path = locate("smollm2-135m")
-    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    prompt = tuple(tokenizer("The capital of France is Paris. Its history began when " * 8)["input_ids"])
-    with torch.inference_mode():
-        return prompt, theirs(torch.tensor([prompt])).logits[0]
-
-
 @pytest.mark.needs("model")
 @NUMERICS
-def test_logits_of_smollm2_are_equal(numerics, smollm2):
-    prompt, expected = smollm2
-    logits = engine_logits(GGUFCheckpoint(locate("smollm2-135m")), numerics, prompt, 37)
-    assert torch.allclose(logits, expected, atol=2e-3)
-    assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+def test_logits_of_smollm2_are_equal(numerics):
+    golden = golden_logits()
+    logits = engine_logits(GGUFCheckpoint(locate("smollm2-135m")), numerics, tuple(golden["prompt"].tolist()), 37)
+    assert torch.allclose(logits[:, golden["sampled"]], golden["logits"], atol=2e-3)
+    assert torch.equal(logits.argmax(-1), golden["likeliest"])
+    assert golden["logits"].abs().max() > 10

@@ -22,9 +22,10 @@ async def ask(answer, timeout_s=5.0):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     pool = LegPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", PoolLimits())
     try:
-        return await call(pool, get_request(pool, b"/x"), Blame.PREFILL, timeout_s)
+        reply = await call(pool, get_request(pool, b"/x"), Blame.PREFILL, timeout_s)
+        assert asked[0].startswith(b"GET /x HTTP/1.1\r\nhost: 127.0.0.1:")
+        return reply
     finally:
-        assert asked and asked[0].startswith(b"GET /x HTTP/1.1\r\nhost: 127.0.0.1:")
         pool.close()
         server.close()
         await server.wait_closed()
