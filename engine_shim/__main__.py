@@ -9,19 +9,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from asyncio import Future
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
-from engine_shim.build import load_engine, open_kitchen
-from engine_shim.engine.reference.engine import ReferenceEngine
-from engine_shim.serve.app import build_app
-from engine_shim.serve.side_channel import side_channel
+from engine_shim.build_kitchen import Kitchen
 from engine_shim.settings import ShimSettings, read_settings
-from router.contract.errors import AddressTaken, DeploymentError, TandemError
-from router.contract.seal import Seal
+from router.contract.errors import AddressTaken, DeploymentError, EngineDown, TandemError
 
 # The engine and the writer share the interpreter with the event loop: a short switch interval keeps a token or a notice
 # from waiting behind a burst of Python in another thread.
@@ -37,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # The address is taken before the weights are loaded, so that a taken port is told at once.
         listener = listen(settings.host, settings.port)
-        engine = load_engine(settings)
+        opening = _vllm(settings, listener) if settings.engine == "vllm" else _reference(settings, listener)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, engine, listener))
+            runner.run(serve(settings, opening, listener))
     except TandemError as error:
         print(error.message, file=sys.stderr)  # noqa: T201 - the sentence for the operator
         return 2 if isinstance(error, DeploymentError) else 1
@@ -70,31 +69,78 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: ShimSettings, engine: ReferenceEngine, listener: socket.socket) -> None:
-    """The shim serves until it is told to stop, then drains."""
-    port = listener.getsockname()[1]
-    kitchen = await open_kitchen(settings, engine, port)
-    app = build_app(
-        kitchen.driver, side_channel=side_channel(kitchen.driver, Seal(settings.deployment_key)), settings=settings
-    )
-    config = uvicorn.Config(app, http="httptools", log_level="warning", access_log=False, lifespan="off")
-    config.timeout_keep_alive = settings.keep_alive_s
-    server = _Server(config)
+class Opened(Protocol):
+    """A shim that runs, with its HTTP face."""
+
+    @property
+    def kitchen(self) -> Kitchen:
+        """All of it but the face."""
+
+    @property
+    def app(self) -> FastAPI:
+        """The face."""
+
+    @property
+    def ended(self) -> Future[EngineDown]:
+        """Done once the engine has ended by itself."""
+
+    async def aclose(self, drain_for_s: float) -> None:
+        """Out of the fleet, drained, and gone."""
+
+
+def _reference(settings: ShimSettings, listener: socket.socket) -> Coroutine[None, None, Opened]:
+    """The reference engine, with its weights in memory already. Raises ModelUnusable."""
+    # Imported for the engine that is wanted: beside vLLM, only what vLLM brings is there.
+    from engine_shim.build import load_engine, open_reference  # noqa: PLC0415
+
+    return open_reference(settings, load_engine(settings), listener)
+
+
+def _vllm(settings: ShimSettings, listener: socket.socket) -> Coroutine[None, None, Opened]:
+    from engine_shim.build_vllm import open_vllm_kitchen  # noqa: PLC0415 - as above
+
+    return open_vllm_kitchen(settings, listener)
+
+
+async def serve(settings: ShimSettings, opening: Coroutine[None, None, Opened], listener: socket.socket) -> None:
+    """The shim serves until it is told to stop, then drains. Raises EngineDown when its engine ends before."""
     stop = asyncio.Event()
     for wanted in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(wanted, stop.set)
+    stopping = asyncio.create_task(stop.wait())
+    opened = await _unless(stopping, opening)
+    if opened is None:
+        return
+    config = uvicorn.Config(opened.app, http="httptools", log_level="warning", access_log=False, lifespan="off")
+    config.timeout_keep_alive = settings.keep_alive_s
+    server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
+    kitchen = opened.kitchen
     if kitchen.membership is not None:
         await kitchen.membership.join()
     instance = kitchen.driver.instance
     ready = {"ready": True, "url": instance.url, "instance_id": instance.instance_id, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the line that a supervisor waits for
-    await stop.wait()
-    await kitchen.aclose(settings.drain_for_s)
+    await asyncio.wait((stopping, opened.ended), return_when=asyncio.FIRST_COMPLETED)
+    down = opened.ended.result() if opened.ended.done() else None
+    await opened.aclose(0.0 if down is not None else settings.drain_for_s)
     server.should_exit = True
     await serving
+    if down is not None:
+        raise down
+
+
+async def _unless(stopping: asyncio.Task[bool], opening: Coroutine[None, None, Opened]) -> Opened | None:
+    """What has been opened, or None when the wish to stop came first; nothing of it is left then."""
+    task = asyncio.create_task(opening)
+    await asyncio.wait((stopping, task), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+        return None
+    return task.result()
 
 
 if __name__ == "__main__":

@@ -1,71 +1,49 @@
-"""Composition root of the shim: the only file that names concrete classes."""
+"""Composition root of a shim around the reference engine; what every shim has comes from `build_kitchen`."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
+import socket
 import time
-from asyncio import Task
+from asyncio import Future
 from dataclasses import dataclass
+from functools import partial
 
-from engine_shim.core.fates import Address, FateClocks, FateDesk
-from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
-from engine_shim.core.seats import DecodeClocks, SeatDesk
+from fastapi import FastAPI
+
+from engine_shim.build_kitchen import (
+    Books,
+    Kitchen,
+    Start,
+    identity_of,
+    make_desks,
+    make_instance,
+    open_books,
+    start_kitchen,
+)
 from engine_shim.driver import Driver
 from engine_shim.driver.driver import Bench
-from engine_shim.driver.hand_over import Desks, KVFailure
-from engine_shim.driver.handshake import PROTOCOL_VERSION, Caller, PeerCard
-from engine_shim.driver.membership import Beat, Membership
-from engine_shim.driver.peers import Peers
+from engine_shim.driver.hand_over import Desks
+from engine_shim.driver.handshake import PROTOCOL_VERSION, PeerCard
 from engine_shim.engine.port import Engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
+from engine_shim.engine.thread import EngineThread
 from engine_shim.fabric.copier import open_ring
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.port import Fabric
 from engine_shim.fabric.ring import make_ring
 from engine_shim.fabric.staged import StagedFabric, Staging
 from engine_shim.fabric.writer import FabricEvent, WriterThread
+from engine_shim.serve.app import build_app
+from engine_shim.serve.side_channel import side_channel
 from engine_shim.settings import ShimSettings
-from router.contract.errors import StoreDown
-from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
-from router.contract.instance import Instance, KVIdentity, Mode, Role
+from router.contract.errors import EngineDown
+from router.contract.ids import EngineId
 from router.contract.kv import KVOrder, Region
-from router.contract.ledger import Arrived, Entry, Noted
 from router.contract.seal import Seal
-from router.store.connection import StoreClient, connect
-from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
-
-log = logging.getLogger("tandem.shim")
-
-STORE_WAIT_S = 10.0
-"""A start gives a store that does not answer so long to come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kitchen:
-    """A running shim without its HTTP face."""
-
-    driver: Driver
-    membership: Membership | None
-    ledger: Ledger | None
-    flushing: Task[None] | None
-    """The ledger's own task."""
-    redis: StoreClient | None
-
-    async def aclose(self, drain_for_s: float) -> None:
-        """Out of the fleet first, then drained, then gone."""
-        if self.membership is not None:
-            await self.membership.leave()
-        await self.driver.aclose(drain_for_s)
-        if self.ledger is not None and self.flushing is not None:
-            await self.ledger.aclose()
-            self.flushing.cancel()
-        if self.redis is not None:
-            await self.redis.aclose()
 
 
 def load_engine(settings: ShimSettings) -> ReferenceEngine:
@@ -90,6 +68,28 @@ def load_engine(settings: ShimSettings) -> ReferenceEngine:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceShim:
+    """A running shim and its HTTP face."""
+
+    kitchen: Kitchen
+    app: FastAPI
+    ended: Future[EngineDown]
+    """Never done: the engine lives in this process."""
+
+    async def aclose(self, drain_for_s: float) -> None:
+        """Out of the fleet, drained, and gone."""
+        await self.kitchen.aclose(drain_for_s)
+
+
+async def open_reference(settings: ShimSettings, engine: ReferenceEngine, listener: socket.socket) -> ReferenceShim:
+    """As `open_kitchen`, with the HTTP face that `listener` is to serve."""
+    kitchen = await open_kitchen(settings, engine, listener.getsockname()[1])
+    routes = side_channel(kitchen.driver, Seal(settings.deployment_key))
+    app = build_app(kitchen.driver, side_channel=routes, settings=settings)
+    return ReferenceShim(kitchen, app, asyncio.get_running_loop().create_future())
+
+
 async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: int) -> Kitchen:
     """Everything runs and the instance is in the fleet, reachable at `port`.
 
@@ -97,61 +97,26 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
         MissingDependency: NIXL or the wanted backend is not there.
         StoreDown: the store was named and does not answer.
     """
-    redis = connect(settings.store) if settings.store else None
-    store = FleetStore(redis, settings.namespace) if redis is not None else None
-    host = settings.advertise_host or settings.host
-    instance_id = InstanceId(settings.instance_id or f"{settings.role}-{host}-{port}")
-    epoch = await _claim_epoch(store, instance_id)
-    engine_id = engine_id_of(instance_id, epoch)
-    ledger = Ledger(redis, settings.namespace, engine_id) if redis is not None else None
-
+    start, books = await open_books(settings, port)
     holder: list[Driver] = []
-    desks = None
-    if settings.fabric != "none":
-        desks = await _open_desks(settings, engine, _Start(engine_id, epoch, Address(host, port)), holder, ledger)
+    desks = None if settings.fabric == "none" else await _open_desks(settings, engine, start, holder, books)
+    kv = None if desks is None else identity_of(desks.peers.card)
     driver = Driver(
         Bench(
-            engine=engine,
+            card=engine.card,
+            run_engine=partial(EngineThread, engine),
             tokenizer=engine.tokenizer,
-            instance=_instance(settings, engine, (instance_id, epoch), Address(host, port), desks),
+            instance=make_instance(settings, start, engine.card, kv, lacks=("beam_search",)),
             desks=desks,
+            scratch=engine,
         )
     )
     holder.append(driver)
-    driver.start()
-    flushing = asyncio.create_task(ledger.run()) if ledger is not None else None
-    membership = None
-    if store is not None:
-        membership = Membership(store, driver, Beat(settings.heartbeat_every_s, settings.fleet_lease_for_s))
-    return Kitchen(driver, membership, ledger, flushing, redis)
-
-
-async def _claim_epoch(store: FleetStore | None, instance_id: InstanceId) -> Epoch:
-    """This start's epoch. A store that is just failing over is waited for. Raises StoreDown."""
-    if store is None:
-        return Epoch(time.time_ns() // 1_000_000)
-    ends_at = time.monotonic() + STORE_WAIT_S
-    while True:
-        try:
-            return await store.claim_epoch(instance_id)
-        except StoreDown as error:
-            if time.monotonic() > ends_at:
-                raise
-            log.warning("%s Trying again.", error.message)
-            await asyncio.sleep(0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """This start of this instance."""
-
-    engine_id: EngineId
-    epoch: Epoch
-    address: Address
+    return start_kitchen(settings, driver, books)
 
 
 async def _open_desks(
-    settings: ShimSettings, engine: Engine, start: _Start, holder: list[Driver], ledger: Ledger | None
+    settings: ShimSettings, engine: Engine, start: Start, holder: list[Driver], books: Books
 ) -> Desks:
     """The writer thread with its agent, and all desks; events go to the Driver once it is in `holder`."""
 
@@ -162,7 +127,6 @@ async def _open_desks(
     writer = WriterThread(
         lambda: _open_fabric(settings, start.engine_id, engine.region, seal), asyncio.get_running_loop(), on_event
     )
-    metadata = await writer.start()
     card = PeerCard(
         protocol_version=PROTOCOL_VERSION,
         engine_id=start.engine_id,
@@ -171,18 +135,9 @@ async def _open_desks(
         compat_hash=compat_hash(engine),
         layout=engine.layout,
         region=engine.region,
-        agent_metadata=metadata,
+        agent_metadata=await writer.start(),
     )
-    return Desks(
-        peers=Peers(card, writer, Caller(seal), FateDesk(FateClocks())),
-        writer=writer,
-        seal=seal,
-        prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
-        decode=SeatDesk(start.engine_id, DecodeClocks(settings.kv_wait_for_s)),
-        on_walked=lambda walked: _post(ledger, Arrived(walked.transfer_id, walked.arrival, walked.note)),
-        kv_failure=KVFailure(settings.kv_failure),
-        on_recompute=lambda transfer_id, error: _post(ledger, Noted(transfer_id, "recompute", error.code)),
-    )
+    return make_desks(settings, card, writer, books)
 
 
 def _open_fabric(settings: ShimSettings, engine_id: EngineId, region: Region, seal: Seal) -> Fabric:
@@ -205,36 +160,3 @@ def compat_hash(engine: Engine) -> str:
         layout.dtype,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
-def _instance(
-    settings: ShimSettings, engine: Engine, start: tuple[InstanceId, Epoch], address: Address, desks: Desks | None
-) -> Instance:
-    instance_id, epoch = start
-    kv = None
-    if desks is not None:
-        card = desks.peers.card
-        kv = KVIdentity(
-            engine_id=card.engine_id,
-            side_channel_host=address.host,
-            side_channel_port=address.port,
-            layout=engine.layout,
-            compat_hash=card.compat_hash,
-            modes=(Mode.PUSH, Mode.PULL, Mode.LOCAL),
-            takes_back=True,
-        )
-    return Instance(
-        instance_id=instance_id,
-        role=Role(settings.role),
-        epoch=epoch,
-        url=f"http://{address}",
-        model=engine.card.name,
-        max_context_tokens=engine.card.max_context_tokens,
-        kv=kv,
-        lacks=("beam_search",),
-    )
-
-
-def _post(ledger: Ledger | None, entry: Entry) -> None:
-    if ledger is not None:
-        ledger.post(entry)

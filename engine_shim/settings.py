@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -30,7 +31,8 @@ class ShimSettings:
     """Everything that a shim can be told. The text of each field is its help."""
 
     role: str = _setting("both", "what this instance does", [role.value for role in Role])
-    engine: str = _setting("reference", "engine behind the shim", ["reference"])
+    engine: str = _setting("reference", "engine behind the shim", ["reference", "vllm"])
+    engine_args: str = _setting("", "vllm only: arguments of `vllm serve`, model first; as well what follows --")
     fabric: str = _setting("nixl", "how KV cache moves; none serves local mode only", ["nixl", "none"])
     nixl_backend: str = _setting("UCX", "NIXL backend; LIBFABRIC on EFA")
     host: str = _setting("127.0.0.1", "address to listen on")
@@ -88,10 +90,26 @@ class ShimSettings:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
         if self.staging_bytes and self.staging_bytes < LEAST_STAGING_BYTES:
             raise BadSettings(f"--staging-bytes must be 0 or at least {LEAST_STAGING_BYTES}, not {self.staging_bytes}.")
+        if self.engine == "vllm":
+            _check_vllm(self)
         check_key(self.deployment_key, self.host)
         _check_advertised(self.host, self.advertise_host)
         if not 0 <= self.port < 65536:
             raise BadSettings(f"--port must be 0 to 65535, not {self.port}.")
+
+
+def _check_vllm(settings: ShimSettings) -> None:
+    """Raise BadSettings for what vLLM behind the shim cannot do."""
+    if not settings.engine_args:
+        raise BadSettings(
+            "--engine vllm needs the arguments of `vllm serve`, the model first: ... -- MODEL --dtype ..."
+        )
+    if settings.fabric == "none" or settings.staging_bytes:
+        raise BadSettings("--engine vllm needs --fabric nixl and no --staging-bytes: its connector owns the memory.")
+    if settings.kv_failure != "fail":
+        raise BadSettings(
+            "--engine vllm needs --kv-failure fail: vLLM would compute the prompt in blocks that may still be written."
+        )
 
 
 def _check_advertised(host: str, advertise_host: str) -> None:
@@ -114,7 +132,10 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same names")
     for one in fields(ShimSettings):
         _add_flag(parser, one)
-    flags = vars(parser.parse_args(argv))
+    own, rest = _split(argv)
+    flags = vars(parser.parse_args(own))
+    if rest:
+        flags["engine_args"] = shlex.join(rest)
     config = flags.pop("config")
     chosen: dict[str, object] = _read_file(Path(config)) if config else {}
     chosen.update(_read_environ(environ))
@@ -122,6 +143,12 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     # Any: one value of each field's own type, which _convert has made sure of.
     typed: dict[str, Any] = {name: _convert(name, value) for name, value in chosen.items()}
     return ShimSettings(**typed)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The shim's own arguments, and what follows `--`: the engine's."""
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:at]), list(argv[at + 1 :])
 
 
 # Any: a field of any type.

@@ -10,11 +10,12 @@ Both caches are grids of blocks (see `router.contract.kv`), and in both orders t
     layer_first     that * num_blocks               block_tokens * token_slab
 
 So it is enough to cut the token range where either side changes its block, to join what is contiguous on both sides,
-and to repeat the result for each slab. Two cases:
+and to repeat the result for each slab. Three cases:
 
     1  both block_first with equal block size: a block is one run of bytes, so whole blocks are moved. The last block is
        moved whole too: decode writes every later slot before it reads it.
-    2  everything else: slab by slab.
+    2  both layer_first with pages: whole pages, layer by layer.
+    3  everything else: slab by slab.
 
 Spans that touch on both sides are joined at last, across blocks, slabs and layers. Posting costs about 7 us per
 descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
@@ -125,6 +126,15 @@ def check_layouts(src: KVLayout, dst: KVLayout) -> None:
             "Prefill and decode hold different KV caches (layers, KV heads, head size, dtype): "
             f"{ours} against {theirs}; serve the same checkpoint with the same KV dtype on both."
         )
+    if (src.has_pages or dst.has_pages) and _page_facts(src) != _page_facts(dst):
+        raise LayoutMismatch(
+            "Blocks of these KV caches can only move whole, and theirs differ (block tokens, order): "
+            f"{_page_facts(src)} against {_page_facts(dst)}; serve both with the same engine and block size."
+        )
+
+
+def _page_facts(layout: KVLayout) -> tuple[bool, int, KVOrder]:
+    return layout.has_pages, layout.block_tokens, layout.order
 
 
 def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> TransferPlan:
@@ -141,7 +151,7 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
     Returns:
         TransferPlan; empty when the range is.
     Raises:
-        LayoutMismatch: see `check_layouts`.
+        LayoutMismatch: see `check_layouts`; or pages, and the range begins inside one.
         TransferFailed: a block lies outside its cache or the tables are too short. Blame: the peer that sent them.
     """
     check_layouts(src.layout, dst.layout)
@@ -150,7 +160,9 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
     _check_side(src, num_tokens)
     _check_side(dst, num_tokens)
     if _moves_whole_blocks(src.layout, dst.layout, first_token):
-        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, first_token, num_tokens))))
+        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, first_token, num_tokens, src.layout.block_bytes))))
+    if src.layout.has_pages:
+        return TransferPlan(SpanTable(_join_anywhere(_page_pieces(src, dst, first_token, num_tokens))))
     runs = _join(_token_pieces(src, dst, first_token, num_tokens))
     return TransferPlan(SpanTable(_join_anywhere(_over_slabs(runs, src.layout, dst.layout))))
 
@@ -170,8 +182,18 @@ def _moves_whole_blocks(src: KVLayout, dst: KVLayout, first_token: int) -> bool:
     return both_block_first and src.block_tokens == dst.block_tokens and first_token % src.block_tokens == 0
 
 
-def _block_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
-    size = src.layout.block_bytes
+def _page_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
+    if first_token % src.layout.block_tokens:
+        raise LayoutMismatch(f"Pages of {src.layout.block_tokens} tokens cannot be moved from token {first_token} on.")
+    page_bytes = 2 * src.layout.block_tokens * src.layout.slab_token_bytes
+    runs = _join(_block_pieces(src, dst, first_token, num_tokens, page_bytes))
+    layers = np.arange(src.layout.num_layers, dtype=np.int64)
+    strides = [layers * page_bytes * side.layout.num_blocks for side in (src, dst)]
+    steps = np.stack((*strides, layers * 0), axis=1)
+    return (steps[:, None, :] + runs[None, :, :]).reshape(-1, 3)
+
+
+def _block_pieces(src: Side, dst: Side, first_token: int, num_tokens: int, size: int) -> Rows:
     wanted = slice(first_token // src.layout.block_tokens, src.layout.blocks_for(num_tokens))
     starts = [size * np.array(side.blocks[wanted], dtype=np.int64) for side in (src, dst)]
     return np.stack((*starts, np.full_like(starts[0], size)), axis=1)

@@ -8,7 +8,7 @@ from itertools import count
 from engine_shim.core.transfer_plan import TransferPlan
 from engine_shim.driver.handshake import PeerCard
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, PeerName
-from engine_shim.fabric.writer import CopyEnded, Post, WriterThread
+from engine_shim.fabric.writer import CopyEnded, Post, Writer
 from router.contract.errors import TandemError
 
 OnEnd = Callable[[TandemError | None], None]
@@ -17,7 +17,7 @@ OnEnd = Callable[[TandemError | None], None]
 class Copies:
     """Posts copies and remembers them until they end."""
 
-    def __init__(self, writer: WriterThread) -> None:
+    def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._keys = count(1)
         self._live: dict[CopyKey, OnEnd] = {}

@@ -10,6 +10,8 @@ import asyncio
 import itertools
 import logging
 import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine_shim.driver.hand_over import Desks, EngineCalls, HandOver
@@ -21,6 +23,7 @@ from engine_shim.engine.port import (
     Engine,
     EngineEvent,
     EngineLoad,
+    EngineRunner,
     ModelCard,
     Prefilled,
     Purpose,
@@ -30,9 +33,8 @@ from engine_shim.engine.port import (
     TokensOut,
 )
 from engine_shim.engine.reference.tokenizer import Tokenizer
-from engine_shim.engine.thread import EngineThread
 from engine_shim.fabric.writer import FabricEvent
-from router.contract.errors import BadRequest, Draining, EngineDown, StaleAttempt, TandemError
+from router.contract.errors import BadRequest, Draining, EngineDown, Impossible, StaleAttempt, TandemError
 from router.contract.ids import TransferId
 from router.contract.instance import Instance, KVIdentity, Load
 from router.contract.rendezvous import JoinState, PrefillDone
@@ -42,24 +44,33 @@ log = logging.getLogger("tandem.shim")
 
 TICK_S = 0.25
 
+RunEngine = Callable[
+    [AbstractEventLoop, Callable[[list[EngineEvent]], None], Callable[[EngineDown], None]], EngineRunner
+]
+"""Makes the runner of an engine whose events, and whose end, are told on this loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The parts that a Driver works with; made by `build`."""
 
-    engine: Engine
-    tokenizer: Tokenizer
+    card: ModelCard
+    run_engine: RunEngine
+    tokenizer: Tokenizer | None
+    """None where the engine tokenizes by itself."""
     instance: Instance
     desks: Desks | None
     """None when this shim has no fabric: it then serves local mode only."""
+    scratch: Engine | None = None
+    """The engine whose memory self-tests may use."""
 
 
 class Driver:
     """Serves sequences, with or without a hand-over of KV cache."""
 
     def __init__(self, bench: Bench) -> None:
-        self.card: ModelCard = bench.engine.card
-        self.tokenizer = bench.tokenizer
+        self.card = bench.card
+        self._tokenizer = bench.tokenizer
         self.instance = bench.instance
         self.ready = True
         self._down: EngineDown | None = None
@@ -67,12 +78,12 @@ class Driver:
         self._taken_back = TakenBack()
         loop = asyncio.get_running_loop()
         self._running = Running(loop, self._on_early_end)
-        self._engine = EngineThread(bench.engine, loop, self.on_engine_events, self._on_down)
+        self._engine = bench.run_engine(loop, self.on_engine_events, self._on_down)
         self._desks = bench.desks
         self.hand_over = None if bench.desks is None else HandOver(bench.desks, self._engine_calls())
         self.self_test: SelfTest | None = None
-        if self.hand_over is not None and bench.desks is not None:
-            self.self_test = SelfTest(bench.engine, self._engine, self.hand_over, bench.desks.seal)
+        if self.hand_over is not None and bench.desks is not None and bench.scratch is not None:
+            self.self_test = SelfTest(bench.scratch, self._engine, self.hand_over, bench.desks.seal)
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -96,6 +107,13 @@ class Driver:
             self.hand_over.say_left()
             await asyncio.to_thread(self._desks.writer.stop)
             await self.hand_over.peers.aclose()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The engine's tokenizer."""
+        if self._tokenizer is None:
+            raise Impossible("This engine tokenizes by itself.")
+        return self._tokenizer
 
     @property
     def num_open_tickets(self) -> int:

@@ -19,7 +19,7 @@ from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
 from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
 from engine_shim.fabric.port import PeerName
-from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, WriterThread
+from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, Writer
 from router.contract.errors import TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
@@ -44,7 +44,7 @@ class Desks:
     """The parts that a HandOver works with; made by `build`."""
 
     peers: Peers
-    writer: WriterThread
+    writer: Writer
     seal: Seal
     prefill: PrefillDesk
     decode: SeatDesk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine_shim.fabric.port import PeerName
-from engine_shim.fabric.writer import SendNotice, WriterThread
+from engine_shim.fabric.writer import SendNotice, Writer
 from router.contract.ids import EngineId
 from router.contract.notices import Notice, Refused, read_notice, write_notice
 from router.contract.seal import Seal
@@ -15,7 +15,7 @@ from router.contract.tags import Tag, decode_tag, is_tag
 class Mail:
     """What this engine says to its peers, and what it believes of what they say."""
 
-    def __init__(self, ours: EngineId, seal: Seal, writer: WriterThread) -> None:
+    def __init__(self, ours: EngineId, seal: Seal, writer: Writer) -> None:
         self._ours = ours
         self._seal = seal
         self._writer = writer

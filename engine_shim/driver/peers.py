@@ -18,7 +18,7 @@ from engine_shim.core.fates import AccessEnded, Address, CallPeer, Fate, FateDes
 from engine_shim.core.transfer_plan import check_layouts
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.fabric.port import PeerName
-from engine_shim.fabric.writer import DropPeer, WriterThread
+from engine_shim.fabric.writer import DropPeer, Writer
 from router.contract.errors import HandshakeFailed, LayoutMismatch, PeerGone, TransferError
 from router.contract.ids import EngineId
 
@@ -38,7 +38,7 @@ class PeerNews:
 class Peers:
     """The known peers of one shim."""
 
-    def __init__(self, card: PeerCard, writer: WriterThread, caller: Caller, fates: FateDesk) -> None:
+    def __init__(self, card: PeerCard, writer: Writer, caller: Caller, fates: FateDesk) -> None:
         self.card = card
         self.news = PeerNews()
         self.counts: Counter[str] = Counter()

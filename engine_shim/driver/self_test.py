@@ -40,8 +40,7 @@ from engine_shim.driver.self_test_calls import (
     Run,
     Verdict,
 )
-from engine_shim.engine.port import Engine, Purpose, SamplingParams, Seated, SequenceRequest
-from engine_shim.engine.thread import EngineThread
+from engine_shim.engine.port import Engine, EngineRunner, Purpose, SamplingParams, Seated, SequenceRequest
 from router.contract.errors import BadRequest, HandshakeFailed, NoSeats, TandemError, TransferFailed
 from router.contract.ids import EngineId
 from router.contract.kv import BlockTable
@@ -70,7 +69,7 @@ class Target:
 class SelfTest:
     """Lends scratch seats, and writes into those of peers."""
 
-    def __init__(self, engine: Engine, thread: EngineThread, hand_over: HandOver, seal: Seal) -> None:
+    def __init__(self, engine: Engine, thread: EngineRunner, hand_over: HandOver, seal: Seal) -> None:
         """Nothing is lent."""
         self._engine, self._thread, self._hand_over, self._seal = engine, thread, hand_over, seal
         self._peers = hand_over.peers

@@ -218,3 +218,35 @@ class Engine(Protocol):
 
     def load(self) -> EngineLoad:
         """How busy the engine is, now."""
+
+
+class EngineRunner(Protocol):
+    """Whoever steps an engine and passes its verbs on: the thread that owns it, or the way to a server that does.
+
+    Verbs return at once and take effect soon; what happens comes back as events on the Driver's loop.
+    """
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy the engine is, as of its last step."""
+
+    def start(self) -> None:
+        """The engine steps."""
+
+    def stop(self) -> None:
+        """The engine steps no more; may block for seconds."""
+
+    async def add(self, request: SequenceRequest) -> None:
+        """See Engine.add."""
+
+    def abort(self, seq_id: str) -> None:
+        """See Engine.abort."""
+
+    def kv_ready(self, seq_id: str) -> None:
+        """See Engine.kv_ready."""
+
+    def recompute(self, seq_id: str) -> None:
+        """See Engine.recompute."""
+
+    def unpin(self, seq_id: str) -> None:
+        """See Engine.unpin."""

@@ -37,8 +37,12 @@ class EngineThread:
         self._on_down = on_down
         self._inbox: SimpleQueue[Verb | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tandem-engine", daemon=True)
-        self.load: EngineLoad = engine.load()
+        self._load: EngineLoad = engine.load()
+
+    @property
+    def load(self) -> EngineLoad:
         """As of the last step."""
+        return self._load
 
     def start(self) -> None:
         """The thread runs."""
@@ -86,7 +90,7 @@ class EngineThread:
                     events = self._engine.step()
                     if events:
                         self._tell(events)
-                self.load = self._engine.load()
+                self._load = self._engine.load()
         except Exception as error:
             # The one boundary of this thread: an engine that raised out of its port cannot be trusted any more.
             log.exception("The engine stopped.")

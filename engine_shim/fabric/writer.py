@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
 from engine_shim.loop_calls import call_on_loop, settle_on_loop
@@ -102,6 +102,22 @@ class Pace:
 
     busy_poll_s: float = 0.0002
     idle_poll_s: float = 0.005
+
+
+class Writer(Protocol):
+    """Whoever owns the Fabric and obeys; its events come on the event loop that it was made with."""
+
+    async def start(self) -> bytes:
+        """It obeys from now on; returns the agent's metadata. Raises MissingDependency as the Fabric does."""
+
+    def tell(self, command: Command) -> None:
+        """Queue a command; never blocks."""
+
+    async def add_peer(self, metadata: bytes) -> PeerName:
+        """The peer can be reached. Raises HandshakeFailed."""
+
+    def stop(self) -> None:
+        """The Fabric is closed, or left to die with its process; may block for seconds."""
 
 
 class WriterThread:

@@ -59,7 +59,7 @@ class InferenceRoute:
         try:
             raw = await read_body(scope, receive, self._serving.max_body_bytes)
             intake = await self._read(raw, headers_of(scope))
-            await _unless_gone(self._answer(intake, reply, began_at), receive)
+            await unless_gone(self._answer(intake, reply, began_at), receive)
         except ClientGone:
             code = "client_gone"
         # The request's own boundary: whatever it fails with, its client hears of it and others are served on.
@@ -142,7 +142,7 @@ async def _whole(answer: Answer, streams: list[Stream], reply: Reply, head: Call
     await reply.json(answer.whole(outputs, streams[0].answer), headers=head())
 
 
-async def _unless_gone(answering: Coroutine[None, None, None], receive: Receive) -> None:
+async def unless_gone(answering: Coroutine[None, None, None], receive: Receive) -> None:
     """Await `answering`, but cancel it and raise ClientGone as soon as the client has left."""
     answer = asyncio.ensure_future(answering)
     leaving = asyncio.ensure_future(_client_left(receive))

@@ -36,8 +36,8 @@ class RequestReader:
             ModelUnknown: the model is not the one that is served.
             ContextTooLong: prompt and wanted tokens do not fit the context.
         """
-        request_id = _request_id(headers)
-        deadline_for_s = min(self.request_for_s, _stated_deadline_for_s(headers))
+        request_id = request_id_of(headers)
+        deadline_for_s = min(self.request_for_s, stated_deadline_for_s(headers))
         body = decode_body(raw, ChatBody) if endpoint is Endpoint.CHAT else decode_body(raw, CompletionBody)
         self.prompts.check_model(body.model)
         handoff = read_handoff(body.kv_transfer_params, request_id)
@@ -61,7 +61,8 @@ class RequestReader:
                 assert_never(body)
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
+def request_id_of(headers: Mapping[str, str]) -> str:
+    """The stated X-Request-Id, or a fresh one. Raises BadRequest."""
     stated = headers.get(REQUEST_ID_HEADER.lower())
     if not stated:
         return uuid4().hex
@@ -72,7 +73,8 @@ def _request_id(headers: Mapping[str, str]) -> str:
     return stated
 
 
-def _stated_deadline_for_s(headers: Mapping[str, str]) -> float:
+def stated_deadline_for_s(headers: Mapping[str, str]) -> float:
+    """Seconds that the router has left, or infinity. Raises BadRequest."""
     stated = headers.get(DEADLINE_HEADER.lower())
     if stated is None:
         return float("inf")

@@ -20,7 +20,8 @@ class Reply:
         """Nothing is sent yet."""
         self._send = send
         self._begun = False
-        self._ended = False
+        self.ended = False
+        """The last byte of the answer has been written."""
 
     async def json(self, body: bytes, status: int = 200, headers: Headers = ()) -> None:
         """The answer is this JSON, whole."""
@@ -34,9 +35,15 @@ class Reply:
             await self._begin(200, sse.HEADERS + headers)
         await self._write(payload, last=last)
 
+    async def pass_on(self, status: int, headers: Headers, piece: bytes, *, last: bool) -> None:
+        """Somebody else's answer goes on; its status and `headers` go out before the first piece."""
+        if not self._begun:
+            await self._begin(status, headers)
+        await self._write(piece, last=last)
+
     async def fail(self, error: TandemError) -> None:
         """The client hears of the error: by an HTTP status, or, once events flow, by a last event and no end mark."""
-        if self._ended:
+        if self.ended:
             return
         if self._begun:
             await self._write(sse.event_of_json(envelope(error)), last=True)
@@ -49,5 +56,5 @@ class Reply:
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def _write(self, body: bytes, *, last: bool) -> None:
-        self._ended = last
+        self.ended = last
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})

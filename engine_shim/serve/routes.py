@@ -85,7 +85,18 @@ def token_routes(prompts: PromptReader, max_body_bytes: int) -> APIRouter:
 
 
 def health_routes(driver: Driver, metrics: ShimMetrics) -> APIRouter:
-    """Routes `GET /healthz` (the process), `GET /readyz` (it takes requests) and `GET /metrics`."""
+    """The routes of `ready_routes`, and `GET /metrics`."""
+    router = ready_routes(driver)
+
+    @router.get("/metrics")
+    async def metrics_text() -> Response:
+        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    return router
+
+
+def ready_routes(driver: Driver) -> APIRouter:
+    """Routes `GET /healthz` (the process) and `GET /readyz` (it takes requests)."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -97,10 +108,6 @@ def health_routes(driver: Driver, metrics: ShimMetrics) -> APIRouter:
         if not driver.ready:
             raise Draining("This instance takes no requests; use another.")
         return Response(b'{"status":"ready"}', media_type=JSON)
-
-    @router.get("/metrics")
-    async def metrics_text() -> Response:
-        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     return router
 

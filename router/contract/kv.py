@@ -5,6 +5,9 @@ Two orders exist, and both are one contiguous Region:
 
     block_first   [block][layer][K,V][token][kv_head][head_dim]     a block is one run of bytes
     layer_first   [layer][K,V][block][token][kv_head][head_dim]     a block is 2 * layers runs of bytes
+
+An engine that orders a block's K and V of one layer in its own way has *pages*: `layer_first` is then
+[layer][block][page], and a block moves whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ class KVLayout:
     num_blocks: int
     dtype: str
     order: KVOrder = KVOrder.BLOCK_FIRST
+    has_pages: bool = False
+    """Blocks move whole, and only between caches of equal block size whose pages are alike."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a shape that cannot be: a peer may have sent it."""

@@ -17,8 +17,9 @@ GIVEN = frozenset({"data_received"})
 GIVEN_IN = {
     "engine_shim/serve/routes.py": frozenset({"data"}),
     "engine_shim/fabric/gather_cuda.py": frozenset({"data_ptr"}),
+    "engine_shim/engine/vllm/memory.py": frozenset({"data_ptr"}),
 }
-"""The same for one file: OpenAI's list envelope, and what Triton asks of memory."""
+"""The same for one file: OpenAI's list envelope, and what Triton and torch ask of memory."""
 SETTLED = frozenset({"data_path", "DATA_PATHS"})
 """The setting `data_path` names the way that the bytes of an answer take, which is what everybody calls it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from engine_shim.core.fates import Address, Call, FateClocks, FateDesk
@@ -16,6 +17,7 @@ from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.driver.peers import Peers
 from engine_shim.engine.port import SamplingParams, SequenceRequest
+from engine_shim.engine.thread import EngineThread
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
 from engine_shim.fabric.writer import FabricEvent, WriterThread
 from router.contract.errors import HandshakeFailed, TandemError
@@ -78,14 +80,7 @@ class Site:
         )
         kv = KVIdentity(engine_id, "127.0.0.1", 1, engine.layout, "same", (Mode.PUSH, Mode.PULL, Mode.LOCAL))
         instance = Instance(instance_id, role, epoch, "http://127.0.0.1:1", "fake", 4096, kv)
-        driver = Driver(
-            Bench(
-                engine,
-                None,  # type: ignore[arg-type]  # no text passes here
-                instance,
-                desks,
-            )
-        )
+        driver = Driver(Bench(engine.card, partial(EngineThread, engine), None, instance, desks, engine))
         holder.append(driver)
         driver.start()
         self.drivers[engine_id] = driver

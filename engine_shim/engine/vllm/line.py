@@ -1,0 +1,31 @@
+"""Line: a connection from one half of the connector to the shim's process, and the shim's listening socket with it."""
+
+from __future__ import annotations
+
+import socket
+
+from engine_shim.engine.vllm.messages import ToShim, frame
+
+
+class Line:
+    """Messages to the shim. When the shim is gone nobody hears them: the worker half ends this engine."""
+
+    def __init__(self, path: str) -> None:
+        """The shim has taken the call and sent its listening socket, which is held from now on."""
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.connection.connect(path)
+        _, held, _, _ = socket.recv_fds(self.connection, 1, 1)
+        self._held = [socket.socket(fileno=descriptor) for descriptor in held]
+
+    def let_go(self) -> None:
+        """The listening socket is not held (any more)."""
+        for one in self._held:
+            one.close()
+        self._held = []
+
+    def tell(self, message: ToShim) -> None:
+        """It is on its way, or nobody is there."""
+        try:
+            self.connection.sendall(frame(message))
+        except OSError:
+            return
