@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from engine_shim.engine.vllm.messages import ToShim, frame
@@ -15,6 +16,8 @@ class Line:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.connect(path)
         _, held, _, _ = socket.recv_fds(self.connection, 1, 1)
+        for descriptor in held:
+            os.set_inheritable(descriptor, False)
         self._held = [socket.socket(fileno=descriptor) for descriptor in held]
 
     def let_go(self) -> None:
