@@ -105,7 +105,7 @@ def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Bo
         writer=writer,
         seal=seal,
         prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
-        decode=SeatDesk(card.engine_id, DecodeClocks(settings.kv_wait_for_s)),
+        decode=SeatDesk(card.engine_id, DecodeClocks(settings.kv_wait_for_s, settings.registration_for_s)),
         on_walked=lambda walked: books.post(Arrived(walked.transfer_id, walked.arrival, walked.note)),
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: books.post(Noted(transfer_id, "recompute", error.code)),

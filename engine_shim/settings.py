@@ -61,6 +61,9 @@ class ShimSettings:
     kv_wait_for_s: float = _setting(
         120.0, "seconds that decode waits for KV after it has registered, prefill's queue and computing included"
     )
+    registration_for_s: float = _setting(
+        120.0, "seconds that decode waits for room for KV; a router may ask for less, as for kv_wait_for_s"
+    )
     staging_bytes: int = _setting(
         0, "bytes of a ring in which fragmented KV is gathered, to be written at once and scattered on decode; 0: off"
     )
@@ -84,8 +87,7 @@ class ShimSettings:
         for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
-        durations = ("lease_for_s", "seat_wait_for_s", "kv_wait_for_s", "request_for_s", "heartbeat_every_s")
-        for name in (*durations, "keep_alive_s"):
+        for name in _TIMES:
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
         if self.staging_bytes and self.staging_bytes < LEAST_STAGING_BYTES:
@@ -110,6 +112,17 @@ def _check_vllm(settings: ShimSettings) -> None:
         raise BadSettings(
             "--engine vllm needs --kv-failure fail: vLLM would compute the prompt in blocks that may still be written."
         )
+
+
+_TIMES = (
+    "lease_for_s",
+    "seat_wait_for_s",
+    "kv_wait_for_s",
+    "registration_for_s",
+    "request_for_s",
+    "heartbeat_every_s",
+    "keep_alive_s",
+)
 
 
 def _check_advertised(host: str, advertise_host: str) -> None:

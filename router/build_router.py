@@ -7,6 +7,7 @@ import socket
 from math import inf
 
 from router.contract.seal import Seal
+from router.contract.wire import NO_WAITS, Waits
 from router.core.admission import Admission, Limits
 from router.core.breaker import BreakerRules
 from router.core.budgets import Budget, Scope
@@ -42,6 +43,7 @@ def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
             stalled_s=settings.stalled_s,
             total_s=settings.total_s,
             queue_s=settings.queue_s,
+            waits=_waits_of(settings),
         ),
         pool=PoolLimits(settings.connect_s, settings.engine_idle_s),
         access=access,
@@ -53,8 +55,15 @@ def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
         breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
+        vllm_lease_s=settings.vllm_lease_s,
         hedge=HedgeRules(settings.hedge_share, settings.hedge_after_s),
     )
+
+
+def _waits_of(settings: Settings) -> Waits:
+    if not settings.registration_s and not settings.kv_wait_s:
+        return NO_WAITS  # by which each request knows without a look at its fields that there is nothing to say
+    return Waits(settings.registration_s or inf, settings.kv_wait_s or inf)
 
 
 def budgets_of(settings: Settings) -> tuple[tuple[Scope, Budget], ...]:

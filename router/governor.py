@@ -36,6 +36,8 @@ CONDUCT = frozenset(
     {
         "prefill_s",
         "prefill_token_s",
+        "registration_s",
+        "kv_wait_s",
         "first_token_s",
         "next_token_s",
         "stalled_s",
@@ -43,6 +45,7 @@ CONDUCT = frozenset(
         "queue_s",
         "attempts",
         "prefill_cancel",
+        "vllm_lease_s",
     }
 )
 LOG_LINES = frozenset({"access_log"})

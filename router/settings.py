@@ -69,6 +69,8 @@ class Settings:
     """Header that names a request's session, before session_id, prompt_cache_key and user of the body."""
     prefill_cancel: str = "anytime"
     """anytime, or never for engines that strand decode's blocks when prefill is cancelled."""
+    vllm_lease_s: float = 30.0
+    """Seconds for which plain vLLM prefill keeps KV that is to be pushed (its kv_lease_duration); 0: not watched."""
     attempts: int = 2
     """Tries per request, the first included."""
     retry_share: float = 0.2
@@ -127,6 +129,10 @@ class Settings:
     """Seconds for a prefill, plus prefill_token_s for each estimated prompt token."""
     prefill_token_s: float = 0.001
     """Seconds that a prompt token adds to prefill_s."""
+    registration_s: float = 0.0
+    """Seconds for which decode's shim may wait for room for the KV cache; 0: as long as the shim says."""
+    kv_wait_s: float = 0.0
+    """Seconds for which it may then wait for the KV cache; 0: as long as the shim says."""
     first_token_s: float = 40.0
     """Seconds from prefill's answer to the first token of a stream."""
     next_token_s: float = 30.0

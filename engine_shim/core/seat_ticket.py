@@ -9,6 +9,7 @@ from engine_shim.core.receive import ReceiveCounter
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode
 from router.contract.rendezvous import Registration
+from router.contract.wire import Waits
 
 
 class SeatState(StrEnum):
@@ -36,10 +37,12 @@ class SeatTicket:
     mode: Mode
     prefill_engine_id: EngineId
     counter: ReceiveCounter
+    waits: Waits
+    """Of this leg: for its seats, and for its KV."""
     state: SeatState = SeatState.QUEUED
     registration: Registration | None = None
     deadline_at: float = 0.0
-    """Of the KV."""
+    """QUEUED: of the seats; WAITING: of the KV."""
     settling_since: float | None = None
     """SETTLING: polled seconds at the first tick of it."""
     say_at: float = 0.0

@@ -34,20 +34,22 @@ from engine_shim.core.decode_effects import (
 from engine_shim.core.polled import PolledClock
 from engine_shim.core.receive import Landing, ReceiveCounter
 from engine_shim.core.seat_ticket import SeatState, SeatTicket
-from router.contract.errors import KVWaitTimeout, PeerGone, TandemError, TransferFailed
+from router.contract.errors import KVWaitTimeout, PeerGone, RegistrationTimeout, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
 from router.contract.kv import BlockTable
 from router.contract.notices import LANDED, Acknowledged, Granted, Stopped
 from router.contract.rendezvous import Registration
 from router.contract.tags import Tag
+from router.contract.wire import NO_WAITS, Waits
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeClocks:
-    """How long decode waits, seconds."""
+    """How long decode waits, seconds; for seats and KV less where a leg asks for less."""
 
     kv_wait_for_s: float = 120.0
+    registration_for_s: float = 120.0
     resend_after_s: float = 1.0
     renew_every_s: float = 2.0
     settle_for_s: float = 1.0
@@ -83,13 +85,17 @@ class SeatDesk:
         tickets = (ticket for ticket in self._tickets.values() if ticket.prefill_engine_id == prefill_engine_id)
         return sum(len(t.registration.seats) for t in tickets if t.state.given_up and t.registration is not None)
 
-    def open(self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float) -> bool:
-        """Begin to wait for seats; False when this TransferId is in use already."""
+    def open(
+        self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float, asked: Waits = NO_WAITS
+    ) -> bool:
+        """Begin to wait for seats, no longer than `asked`; False when this TransferId is in use already."""
         if transfer_id in self._tickets:
             return False
         engine_id, epoch = prefill
-        counter = ReceiveCounter(digest_of(transfer_id), epoch)
-        ticket = SeatTicket(transfer_id, mode, engine_id, counter, say_at=now + self._clocks.resend_after_s)
+        counter, clocks = ReceiveCounter(digest_of(transfer_id), epoch), self._clocks
+        waits = Waits(min(clocks.registration_for_s, asked.registration_s), min(clocks.kv_wait_for_s, asked.kv_s))
+        ticket = SeatTicket(transfer_id, mode, engine_id, counter, waits)
+        ticket.deadline_at, ticket.say_at = now + waits.registration_s, now + clocks.resend_after_s
         self._tickets[transfer_id] = self._by_digest[counter.digest] = ticket
         return True
 
@@ -112,7 +118,7 @@ class SeatDesk:
             return [FreeSeats(transfer_id)]
         ticket.registration = registration
         ticket.say_at = now + self._clocks.resend_after_s
-        ticket.deadline_at = now + self._clocks.kv_wait_for_s
+        ticket.deadline_at = now + ticket.waits.kv_s
         ticket.state = SeatState.TELLING if first_token == num_tokens else SeatState.WAITING
         return [SendRegistration(registration)]
 
@@ -227,7 +233,7 @@ class SeatDesk:
                 if settled_s >= self._clocks.settle_for_s:
                     self._close(ticket)
                     effects.append(FreeSeats(ticket.transfer_id))
-            elif ticket.state is SeatState.WAITING and now > ticket.deadline_at:
+            elif ticket.state in (SeatState.QUEUED, SeatState.WAITING) and now > ticket.deadline_at:
                 effects += self._time_out(ticket, now)
             elif now >= ticket.say_at:
                 effects += self._say_again(ticket, now)
@@ -247,8 +253,12 @@ class SeatDesk:
         if ticket.landed:
             error: TandemError = TransferFailed("Prefill has written the KV cache, but its Tags were lost; retry.")
             return [Fail(ticket.transfer_id, error), *self._let_go(ticket, begun=True)]
-        waited = f"{self._clocks.kv_wait_for_s:g} s"
-        error = KVWaitTimeout(f"The KV cache did not arrive from prefill within {waited}; retry.")
+        if ticket.state is SeatState.QUEUED:
+            waited = f"{ticket.waits.registration_s:g} s"
+            error = RegistrationTimeout(f"Decode had no room for the KV cache within {waited}; retry.")
+        else:
+            waited = f"{ticket.waits.kv_s:g} s"
+            error = KVWaitTimeout(f"The KV cache did not arrive from prefill within {waited}; retry.")
         return self._give_up(ticket, error, now)
 
     def _say_again(self, ticket: SeatTicket, now: float) -> list[DecodeEffect]:

@@ -59,7 +59,7 @@ class DecodeSide:
         address = Address(handoff.side_channel_host, handoff.side_channel_port)
         peer = await self._shell.peers.ensure(handoff.prefill_engine_id, address)
         prefill = (peer.engine_id, peer.epoch)
-        if not self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shell.clock()):
+        if not self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shell.clock(), handoff.waits):
             raise StaleAttempt(f"transfer_id {handoff.transfer_id} is in use; each attempt needs a fresh one.")
 
     def on_seated(self, transfer_id: TransferId, seated: Seated) -> None:

@@ -20,7 +20,7 @@ from engine_shim.driver.peers import Peers
 from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, Writer
-from router.contract.errors import TandemError
+from router.contract.errors import RegistrationTimeout, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
 from router.contract.seal import Seal
@@ -180,7 +180,8 @@ class HandOver:
         self._tell_ledger(walked)
 
     def _on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
-        if self._kv_failure is KVFailure.FAIL:
+        # To compute the prompt here would want the room for which decode has waited in vain.
+        if self._kv_failure is KVFailure.FAIL or isinstance(error, RegistrationTimeout):
             self._engine.fail_decode(transfer_id, error)
             return
         self.num_recomputed += 1

@@ -19,6 +19,7 @@ from router.contract.ids import EngineId, Epoch, TransferId, digest_of, request_
 from router.contract.instance import Mode
 from router.contract.notices import Cancelled
 from router.contract.tags import Tag
+from router.contract.wire import NO_WAITS, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("deferred_commit", _I.WHOLE_STREAM, "no byte reaches the client from an attempt that may be retried"),
         Safeguard("reaper", _I.NOTHING_HELD, "tickets of a dead router are ended by another"),
         Safeguard("kv_deadline", _I.BOUNDED_WAIT, "decode waits for KV only until a deadline"),
+        Safeguard("registration_deadline", _I.BOUNDED_WAIT, "decode waits for seats only until a deadline"),
         Safeguard("drain_before_free_kv", _I.KV_SAFE, "prefill keeps its blocks until a posted WRITE has ended"),
         Safeguard("count_landings", _I.RIGHT_KV, "decode waits for the tags of all WRITEs"),
     )
@@ -72,8 +74,6 @@ def new_prefill_desk(clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
 
 def new_seat_desk(engine_id: EngineId, clocks: DecodeClocks, off: frozenset[str]) -> SeatDesk:
     """Decode's desk, less what is switched off."""
-    if "kv_deadline" in off:
-        clocks = replace(clocks, kv_wait_for_s=inf)
     if "settle_after_stopped" in off:
         clocks = replace(clocks, settle_for_s=0.0)
     for name, desk in _SEAT_DESKS.items():
@@ -122,6 +122,28 @@ class _SaysOnce(SeatDesk):
         return [effect for effect in super().on_tick(now) if not isinstance(effect, decode_effects.SendRegistration)]
 
 
+class _WaitsForever(SeatDesk):
+    """KV may take as long as it likes."""
+
+    def open(
+        self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float, asked: Waits = NO_WAITS
+    ) -> bool:
+        opened = super().open(transfer_id, mode, prefill, now, asked)
+        self._tickets[transfer_id].waits = replace(asked, kv_s=inf)
+        return opened
+
+
+class _QueuesForever(SeatDesk):
+    """So may seats."""
+
+    def open(
+        self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float, asked: Waits = NO_WAITS
+    ) -> bool:
+        opened = super().open(transfer_id, mode, prefill, now, asked)
+        self._tickets[transfer_id].deadline_at = inf
+        return opened
+
+
 class _CountsLate(SeatDesk):
     """Tags of older attempts count for the newest one."""
 
@@ -129,12 +151,14 @@ class _CountsLate(SeatDesk):
         super().__init__(engine_id, clocks)
         self._newest: dict[bytes, tuple[bytes, Epoch]] = {}
 
-    def open(self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float) -> bool:
+    def open(
+        self, transfer_id: TransferId, mode: Mode, prefill: tuple[EngineId, Epoch], now: float, asked: Waits = NO_WAITS
+    ) -> bool:
         request_id, attempt = request_of(transfer_id)
         for older in range(1, attempt):
             digest = digest_of(TransferId(f"{request_id}.{older}"))
             self._newest[digest] = (digest_of(transfer_id), prefill[1])
-        return super().open(transfer_id, mode, prefill, now)
+        return super().open(transfer_id, mode, prefill, now, asked)
 
     def on_tag(self, tag: Tag, now: float) -> list[DecodeEffect]:
         digest, epoch = self._newest.get(tag.digest, (tag.digest, tag.writer_epoch))
@@ -155,6 +179,8 @@ _PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
 _SEAT_DESKS: dict[str, type[SeatDesk]] = {
     "quarantine": _HastySeats,
     "resend_registration": _SaysOnce,
+    "kv_deadline": _WaitsForever,
+    "registration_deadline": _QueuesForever,
     "late_refusal": _CountsLate,
     "count_landings": _CountsOne,
 }

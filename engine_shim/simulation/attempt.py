@@ -51,7 +51,12 @@ class Attempt:
         assert prefill is not None and prefill.instance.kv is not None
         kv = prefill.instance.kv
         handoff = DecodeHandoff(
-            self.transfer_id, self.placement.mode, kv.engine_id, kv.side_channel_host, kv.side_channel_port
+            self.transfer_id,
+            self.placement.mode,
+            kv.engine_id,
+            kv.side_channel_host,
+            kv.side_channel_port,
+            self._exchange.ask.waits,
         )
         call = LegCall(handoff, self._exchange.ask.prompt, left_s)
         self._decode_runs = True

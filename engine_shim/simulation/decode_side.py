@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,20 +35,34 @@ if TYPE_CHECKING:
     from engine_shim.simulation.shim import Shim
 
 
+@dataclass(slots=True)
+class _Watch:
+    """What the world knows of a leg that waits, beside its desk."""
+
+    overdue_at: float
+    """When it has waited for too long, for its seats and then for its KV."""
+    kv_s: float
+    """How long it may wait for its KV."""
+
+
 class DecodeSide:
     """Steps the SeatDesk and runs its effects to the end."""
 
     def __init__(self, shim: Shim) -> None:
         pace = shim.scene.pace
         self._shim = shim
-        self._seated_at: dict[TransferId, float] = {}
-        self.desk = new_seat_desk(shim.engine_id, DecodeClocks(pace.kv_wait_s), shim.scene.off)
+        self._watches: dict[TransferId, _Watch] = {}
+        self.desk = new_seat_desk(shim.engine_id, DecodeClocks(pace.kv_wait_s, pace.registration_s), shim.scene.off)
 
     def open(self, handoff: DecodeHandoff) -> TandemError | None:
         """This transfer is awaited, or why not."""
         engine_id = handoff.prefill_engine_id
         prefill = (engine_id, Epoch(int(engine_id.partition("@")[2])))
-        if self.desk.open(handoff.transfer_id, handoff.mode, prefill, self._shim.scene.now):
+        scene = self._shim.scene
+        if self.desk.open(handoff.transfer_id, handoff.mode, prefill, scene.now, handoff.waits):
+            seats_s = min(scene.pace.registration_s, handoff.waits.registration_s)
+            kv_s = min(scene.pace.kv_wait_s, handoff.waits.kv_s)
+            self._watches[handoff.transfer_id] = _Watch(scene.now + seats_s, kv_s)
             return None
         return StaleAttempt("This transfer_id is in use; each attempt needs a fresh one.")
 
@@ -55,7 +70,9 @@ class DecodeSide:
         """The engine reserved seats."""
         self._shim.tell(f"Seated {seats}", transfer_id)
         self._visit(transfer_id, "Seated")
-        self._seated_at[transfer_id] = self._shim.scene.now
+        watch = self._watches.get(transfer_id)
+        if watch is not None:
+            watch.overdue_at = self._shim.scene.now + watch.kv_s
         self._run(self.desk.on_seated(transfer_id, seats, wanted, self._shim.scene.now))
 
     def on_left(self, transfer_id: TransferId) -> None:
@@ -94,13 +111,15 @@ class DecodeSide:
         """Time has passed."""
         shim = self._shim
         self._run(self.desk.on_tick(shim.scene.now))
-        oldest_at = shim.scene.now - shim.scene.pace.kv_wait_s - 2 * shim.scene.pace.tick_s
-        for transfer_id, seated_at in list(self._seated_at.items()):
-            if self.desk.state_of(transfer_id) not in (SeatState.WAITING, SeatState.QUEUED):
-                del self._seated_at[transfer_id]
-            elif seated_at < oldest_at:
-                del self._seated_at[transfer_id]
-                what = f"{transfer_id} waits for KV longer than its deadline"
+        overdue_at = shim.scene.now - 2 * shim.scene.pace.tick_s
+        for transfer_id, watch in list(self._watches.items()):
+            state = self.desk.state_of(transfer_id)
+            if state not in (SeatState.WAITING, SeatState.QUEUED):
+                del self._watches[transfer_id]
+            elif watch.overdue_at < overdue_at:
+                del self._watches[transfer_id]
+                awaited = "seats" if state is SeatState.QUEUED else "KV"
+                what = f"{transfer_id} waits for {awaited} longer than its deadline"
                 shim.scene.violate(Invariant.BOUNDED_WAIT, request_in(transfer_id), what)
 
     def _visit(self, transfer_id: TransferId, event: str) -> None:

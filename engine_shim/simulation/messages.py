@@ -9,7 +9,7 @@ from router.contract.errors import TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Notice
 from router.contract.rendezvous import PrefillDone
-from router.contract.wire import Handoff
+from router.contract.wire import NO_WAITS, Handoff, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +81,5 @@ class Ask:
     request: str
     prompt: Prompt
     total_s: float
+    waits: Waits = NO_WAITS
+    """What it allows decode."""

@@ -30,6 +30,7 @@ class Pace:
     seat_wait_s: float = 8.0
     tombstone_s: float = 40.0
     kv_wait_s: float = 6.0
+    registration_s: float = 6.0
     settle_s: float = 1.0
     connect_s: float = 2.0
     handshake_s: float = 2.0

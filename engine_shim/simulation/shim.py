@@ -28,7 +28,7 @@ from engine_shim.simulation.network import Connection, Ending, Host, Server
 from engine_shim.simulation.prefill_side import PrefillSide, tell_peer
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import request_in
-from router.contract.errors import DeadlinePassed, Draining, PeerGone, StaleAttempt, TandemError
+from router.contract.errors import DeadlinePassed, Draining, PeerGone, RegistrationTimeout, StaleAttempt, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Instance, KVIdentity, Load
 from router.contract.notices import Acknowledged, Granted, Left, Stopped
@@ -204,7 +204,7 @@ class Shim(Server):
 
     def on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
         """The KV of this sequence does not come: it fails, or by policy computes its prompt here."""
-        if self.recomputes:
+        if self.recomputes and not isinstance(error, RegistrationTimeout):
             self.scene.counts["recomputed"] += 1
             self.engine.recompute(transfer_id)
         else:

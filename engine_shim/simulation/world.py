@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from engine_shim.simulation.chaos import LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_chaos
 from engine_shim.simulation.client import Client, End
@@ -22,6 +23,7 @@ from engine_shim.simulation.timeline import Timeline
 from router.contract.ids import Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVLayout
+from router.contract.wire import NO_WAITS, Waits
 
 LAST_REQUEST_S = 8.0
 CALM_S = 7.0
@@ -58,6 +60,7 @@ class World:
 
     def __post_init__(self) -> None:
         rng = self._rng = random.Random(self.seed)
+        self._impatience = random.Random(~self.seed)
         pace = Pace()
         timeline = Timeline(rng)
         network = Network(timeline, Noise(), pace.connect_s)
@@ -106,11 +109,18 @@ class World:
         rng = self._rng
         leaves = not is_probe and rng.random() < 0.25
         total_s = self.scene.pace.total_s if is_probe or rng.random() < 0.7 else rng.choice((1.0, 3.0, 8.0))
-        ask = Ask(request, prompt, total_s)
+        ask = Ask(request, prompt, total_s, NO_WAITS if is_probe else self._draw_waits())
         client = Client(self.scene, ask, rng.choice(self._routers), 4.0 * rng.random() if leaves else None)
         self.clients.append(client)
         self.scene.timeline.timer(at_s, client, client.start)
         return client
+
+    def _draw_waits(self) -> Waits:
+        """Some clients have less patience for a phase than the shims."""
+        rng = self._impatience
+        if rng.random() < 0.8:
+            return NO_WAITS
+        return Waits(rng.choice((0.2, 1.0, 3.0, inf)), rng.choice((0.2, 1.0, 3.0, inf)))
 
     # Hosts.
 

@@ -2,7 +2,10 @@
 
 X-Request-Timeout-Ms, X-Request-Deadline-Ms   the whole request
 X-Queue-Timeout-Ms                            its wait for admission
+X-Connect-Timeout-Ms                          a new connection to an engine
 X-Prefill-Timeout-Ms                          prefill
+X-Registration-Timeout-Ms                     decode's wait for seats, where its shim knows such a wait
+X-KV-Wait-Timeout-Ms                          from there until the KV cache is whole, likewise
 X-First-Token-Timeout-Ms                      from prefill's answer to the first token of a stream
 X-Next-Token-Timeout-Ms                       between two tokens
 X-Priority                                    its place in the line, where the router listens to that
@@ -18,12 +21,14 @@ import msgspec
 from msgspec import Raw
 
 from router.contract.errors import BadRequest
+from router.contract.wire import Waits
 from router.core.timing import Deadlines
 
 TOTAL_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
 _QUEUE, _PREFILL = b"x-queue-timeout-ms", b"x-prefill-timeout-ms"
 _FIRST_TOKEN, _NEXT_TOKEN = b"x-first-token-timeout-ms", b"x-next-token-timeout-ms"
-PHASE_HEADERS = frozenset({_QUEUE, _PREFILL, _FIRST_TOKEN, _NEXT_TOKEN})
+_CONNECT, _REGISTRATION, _KV_WAIT = b"x-connect-timeout-ms", b"x-registration-timeout-ms", b"x-kv-wait-timeout-ms"
+PHASE_HEADERS = frozenset({_QUEUE, _CONNECT, _PREFILL, _REGISTRATION, _KV_WAIT, _FIRST_TOKEN, _NEXT_TOKEN})
 
 PRIORITY_HEADER = b"x-priority"
 _PRIORITY = re.compile(rb"-?\d{1,6}")
@@ -48,6 +53,8 @@ def shortened(headers: Mapping[bytes, bytes], configured: Deadlines, tokens: int
         prefill_token_s=0.0,
         first_token_s=least(_FIRST_TOKEN, configured.first_token_s),
         next_token_s=least(_NEXT_TOKEN, configured.next_token_s),
+        connect_s=least(_CONNECT, configured.connect_s),
+        waits=Waits(least(_REGISTRATION, configured.waits.registration_s), least(_KV_WAIT, configured.waits.kv_s)),
     )
 
 

@@ -20,7 +20,7 @@ TandemError
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502
 +- EngineError
 |  +- NoSeats             503     +- EngineDown        503     +- DeadlinePassed 504
-|  +- RankGone            503
+|  +- RankGone            503     +- RegistrationTimeout 504
 +- DeploymentError             the operator must change the set-up (process exit status 2)
    +- BadSettings                 +- MissingDependency            +- AddressTaken
    +- ModelUnusable               +- WorkersDie
@@ -331,6 +331,13 @@ class EngineError(TandemError):
     http_status = 503
     retryable = True
     code = "engine_error"
+
+
+class RegistrationTimeout(EngineError):
+    """Decode had no room for the KV cache within the deadline."""
+
+    http_status = 504
+    code = "registration_timeout"
 
 
 class NoSeats(EngineError):

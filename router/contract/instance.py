@@ -123,5 +123,7 @@ class Load:
     quarantined_blocks: int = 0
     """Held blocks whose request is over and that somebody might still write."""
     live_transfers: int = 0
+    expired_leases: int = 0
+    """Of plain vLLM: finished prompts so far whose KV was freed before anybody came for it."""
     open_tickets: int = 0
     """Rendezvous that have neither LANDED nor become VOID."""

@@ -1,7 +1,8 @@
 """`kv_transfer_params`: what the router tells an engine about the hand-over, in the words of vLLM's contract.
 
 Version history of the codec
-    1   vLLM 0.32/0.33 field names, plus `transfer_id` (vLLM main): the key under which the two legs meet
+    1   vLLM 0.32/0.33 field names, plus `transfer_id` (vLLM main): the key under which the two legs meet;
+        plus, on decode, `registration_timeout_ms` and `kv_wait_timeout_ms`: waits shorter than decode's own
 
 Unknown fields are ignored, missing or ill-typed ones are a BadRequest: in stock engines a missing field kills the
 engine, so nothing a client sends is ever passed on, and a shim checks again what the router sends.
@@ -10,6 +11,7 @@ engine, so nothing a client sends is ever passed on, and a shim checks again wha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from router.contract.errors import BadRequest
@@ -33,6 +35,20 @@ class PrefillHandoff:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a decode leg may wait, seconds, where that is shorter than what its shim allows."""
+
+    registration_s: float = inf
+    """From the leg's arrival to its Registration: for seats."""
+    kv_s: float = inf
+    """From there to KVReady."""
+
+
+NO_WAITS = Waits()
+"""As long as the shim allows."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeHandoff:
     """This leg reserves seats, registers them with that prefill engine, and decodes once the KV has landed."""
 
@@ -41,6 +57,7 @@ class DecodeHandoff:
     prefill_engine_id: EngineId
     side_channel_host: str
     side_channel_port: int
+    waits: Waits = NO_WAITS
 
 
 Handoff = PrefillHandoff | DecodeHandoff
@@ -72,6 +89,12 @@ def push_params(transfer_id: TransferId, prefill: KVIdentity) -> dict[str, objec
         "remote_request_id": transfer_id,
         "transfer_id": transfer_id,
     }
+
+
+def waits_params(waits: Waits) -> dict[str, object]:
+    """What a decode leg's object says besides, in either mode; empty where the shim's own waits hold."""
+    named = {"registration_timeout_ms": waits.registration_s, "kv_wait_timeout_ms": waits.kv_s}
+    return {name: max(1, int(wait_s * 1000)) for name, wait_s in named.items() if wait_s < inf}
 
 
 def answer_params(done: PrefillDone, prefill: KVIdentity) -> dict[str, object]:
@@ -121,6 +144,7 @@ def read_handoff(params: object, request_id: str) -> Handoff | None:
         EngineId(_text(params, "remote_engine_id", None)),
         _text(params, "remote_host", None),
         _port(params),
+        Waits(_wait_s(params, "registration_timeout_ms"), _wait_s(params, "kv_wait_timeout_ms")),
     )
 
 
@@ -139,3 +163,14 @@ def _port(params: dict[str, Any]) -> int:
     if type(value) is not int or not 0 < value < 65536:
         raise BadRequest("kv_transfer_params.remote_port must be a port number.", param="kv_transfer_params")
     return value
+
+
+def _wait_s(params: dict[str, Any], name: str) -> float:
+    value = params.get(name)
+    if value is None:
+        return inf
+    if type(value) is not int or value < 1:
+        raise BadRequest(
+            f"kv_transfer_params.{name} must be a positive number of milliseconds.", param="kv_transfer_params"
+        )
+    return value / 1000

@@ -8,6 +8,12 @@
     next_token    each byte                                 the next one                          next_token_timeout
     stalled       the client takes nothing more             it takes something                    the client is gone
     total         the request has been read                 its answer is complete                deadline_exceeded
+    connect       no kept-alive connection is there         there is one                          connect_timeout
+
+Two more are decode's, whose shim is told of them with its leg, and answers 504:
+
+    registration  the decode leg arrives                    its seats are registered              registration_timeout
+    kv_wait       its seats are registered                  the KV cache is whole                 kv_wait_timeout
 
 An answer that is not streamed has no first byte before its end, so only the total bounds it.
 """
@@ -19,6 +25,7 @@ from math import inf
 
 from router.contract.errors import Blame, LegTimeout
 from router.contract.instance import Mode
+from router.contract.wire import NO_WAITS, Waits
 from router.core.lifecycle import Client, LegState, Stand
 
 
@@ -36,11 +43,27 @@ class Deadlines:
     total_s: float = 600.0
     queue_s: float = 60.0
     """In the line for admission."""
+    connect_s: float = inf
+    """Where it is shorter than that of all connections."""
+    waits: Waits = NO_WAITS
+    """Decode's, where they are shorter than its shim's own."""
 
     @property
     def shortest_s(self) -> float:
         """No phase of a fresh attempt runs out sooner."""
         return min(self.prefill_s, self.first_token_s, self.total_s)
+
+    def allowed_s(self, code: str, tokens: int) -> float:
+        """How long the phase that passes as `code` may take for `tokens` prompt tokens; inf for what is none."""
+        phases = {
+            "connect_timeout": self.connect_s,
+            "prefill_timeout": self.prefill_for(tokens),
+            "registration_timeout": self.waits.registration_s,
+            "kv_wait_timeout": self.waits.kv_s,
+            "first_token_timeout": self.first_token_s,
+            "next_token_timeout": self.next_token_s,
+        }
+        return phases.get(code, inf)
 
     def prefill_for(self, tokens: int) -> float:
         """Seconds that the prefill of `tokens` prompt tokens may take."""

@@ -134,7 +134,8 @@ class Gauges:
 
 _STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
 _SAMPLES = re.compile(
-    rb"^vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc|cache_config_info)\{([^\n]*)\} (\S+)",
+    rb"^vllm:(num_requests_running|num_requests_waiting|kv_cache_usage_perc|cache_config_info"
+    rb"|nixl_num_kv_expired_reqs_total)\{([^\n]*)\} (\S+)",
     re.MULTILINE,
 )
 _LABELS = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -166,6 +167,7 @@ def _rank(values: dict[bytes, float], cache: dict[bytes, bytes]) -> Rank:
         running_seqs=int(values.get(b"num_requests_running", 0)),
         waiting_seqs=int(values.get(b"num_requests_waiting", 0)),
         free_blocks=max(0, round(num_blocks * (1.0 - used))),
+        expired_leases=int(values.get(b"nixl_num_kv_expired_reqs_total", 0)),
     )
     return Rank(load, block_tokens, cache.get(b"cache_dtype", b"").decode("ascii", "replace"))
 

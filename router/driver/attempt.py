@@ -14,6 +14,7 @@ from router.core.intake import Endpoint, Intake
 from router.core.record import Earlier
 from router.core.timing import Deadlines
 from router.core.trace import decode_span, prefill_span
+from router.driver.lease_guard import LeaseGuard, guard_lease
 from router.driver.leftover import Leftover
 from router.driver.mend import Mend
 from router.legs.answer import Mark, Verdict, judge
@@ -21,7 +22,7 @@ from router.legs.connection import Connection, Headers
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.hand_over import read_hand_over
 from router.legs.leg import LegOwner
-from router.legs.params import leg_request, prefill_params_json, push_params_json
+from router.legs.params import leg_request, prefill_params_json, push_params_json, with_waits
 from router.legs.prefill import PrefillLeg, prefill_body
 from router.legs.take_back import TakeBack, take_back_request
 
@@ -57,6 +58,7 @@ class Attempt:
     _prefill_burden: Burden | None = None
     _broke_down = False
     """Prefill has answered that it cannot."""
+    _lease_guard: LeaseGuard | None = None
     withheld: Verdict | None = None
     """How decode has failed, until prefill has said whether it is who decode was told it is."""
 
@@ -89,6 +91,7 @@ class Attempt:
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
         body = prefill_body(intake.body, prefill_params_json(transfer_id))
         self._prefill = leg = PrefillLeg(self._exchange, pool)
+        leg.connect_s = self._exchange.deadlines.connect_s
         leg.send(
             leg_request(
                 pool, _PATHS[intake.endpoint], transfer_id, left_s, prefill.lines + self._trace(decode=False), body
@@ -101,12 +104,14 @@ class Attempt:
         body = intake.body
         if placement.mode is _PUSH:
             assert placement.prefill is not None and placement.prefill.instance.kv is not None
-            body = decode_body(body, push_params_json(transfer_id, placement.prefill.instance.kv))
+            params = push_params_json(transfer_id, placement.prefill.instance.kv)
+            body = decode_body(body, with_waits(params, self._exchange.deadlines.waits))
         elif placement.mode is _PULL:
-            body = decode_body(body, handed_over)
+            body = decode_body(body, with_waits(handed_over, self._exchange.deadlines.waits))
         decode = placement.decode
         pool = self._router.pool(decode.instance.url)
         self._decode = leg = DecodeLeg(self._exchange, pool)
+        leg.connect_s = self._exchange.deadlines.connect_s
         leg.send(
             leg_request(
                 pool, _PATHS[intake.endpoint], transfer_id, left_s, decode.lines + self._trace(decode=True), body
@@ -205,6 +210,8 @@ class Attempt:
             return judge(_PREFILL, status, headers, body)
         handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
         if isinstance(handed_over, bytes):
+            if prefill.instance.engine is _VLLM and self._pushes_to_vllm and self._prefill and self._decode:
+                self._lease_guard = guard_lease(self._router, prefill.instance, (self._prefill, self._decode))
             return handed_over
         blamed = self._router.blame(handed_over, prefill.instance, body)
         mark = Mark.NONE if isinstance(handed_over, PeerGone) else Mark.INSTANCE
@@ -243,6 +250,8 @@ class Attempt:
         not come to its end, since a connection that was closed here may be half-open there.
         """
         placement, decode = self.placement, self._decode
+        if self._lease_guard is not None:
+            self._lease_guard.stop()
         if not fetched and placement.prefill is not None:
             self._take_back(placement.prefill)
             self._mend()
@@ -254,8 +263,11 @@ class Attempt:
             self._router.health.release(self)
 
     def blame(self, verdict: Verdict) -> None:
-        """The failure is held against whoever is at fault."""
+        """The failure is held against whoever is at fault; a client that allows less than others proves nothing."""
         health, now = self._router.health, monotonic()
+        allowed, usual, code = self._exchange.deadlines, self._router.deadlines, verdict.error.code
+        if allowed is not usual and allowed.allowed_s(code, self._tokens) < usual.allowed_s(code, self._tokens):
+            return
         if verdict.mark is Mark.BUSY:
             health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)
         elif verdict.mark is Mark.PAIR and self.placement.prefill is not None:

@@ -33,4 +33,6 @@ class Conduct:
     """At most so many retries per request, on average."""
     retry_floor_per_s: float = 1.0
     """So many retries per second may go all the same."""
+    vllm_lease_s: float = 30.0
+    """For so long plain vLLM keeps a finished prompt's KV; 0: its leases are not watched."""
     hedge: HedgeRules = field(default_factory=HedgeRules)

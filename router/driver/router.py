@@ -27,6 +27,7 @@ from router.core.retries import RetryBudget
 from router.driver.clerk import Clerk
 from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
+from router.driver.lease_guard import LeaseGuard
 from router.driver.leftover import Leftover
 from router.driver.mend import Mend
 from router.driver.ports import Books, ClientPort, LedgerPort
@@ -68,7 +69,9 @@ class Router:
         """Prompts that are computed once more, so that decode gets its blocks back."""
         self.mended: Counter[str] = Counter()
         """What came of those."""
-        self.sweep = Sweep((self.live, self.leftovers, self.idle, self.mends))
+        self.lease_guards: set[LeaseGuard] = set()
+        """Of attempts whose plain prefill might free the KV cache before decode comes for it."""
+        self.sweep = Sweep((self.live, self.leftovers, self.idle, self.mends, self.lease_guards))
         self.blind = False
         """The fleet's sources do not answer, and it is what they last said."""
         self.leaving = False

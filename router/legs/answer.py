@@ -17,6 +17,7 @@ from router.contract.errors import (
     LegError,
     NoSeats,
     Overloaded,
+    RegistrationTimeout,
     StaleAttempt,
     TandemError,
     TransferError,
@@ -172,7 +173,9 @@ def _mark_of(status: int, headers: Headers, known: type[TandemError] | None) -> 
         return Mark.NONE if known is StaleAttempt else Mark.PAIR
     if known in (NoSeats, DeadlinePassed):
         return Mark.NONE
-    if known in (Draining, Overloaded) or (status == 503 and known is None and b"retry-after" in dict(headers)):
+    if known in (Draining, Overloaded, RegistrationTimeout) or (
+        status == 503 and known is None and b"retry-after" in dict(headers)
+    ):
         return Mark.BUSY
     return Mark.INSTANCE if status in _MAY_PASS_ELSEWHERE else Mark.NONE
 

@@ -5,9 +5,11 @@ A leg reports to its owner exactly once how it ended, unless it was cancelled; t
 
 from __future__ import annotations
 
+import asyncio
+from math import inf
 from typing import Protocol, Self
 
-from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable
+from router.contract.errors import Blame, LegBroken, LegError, LegTimeout, LegUnreachable
 from router.legs.connection import Connection, Headers
 from router.legs.pool import LegPool
 
@@ -39,7 +41,10 @@ class Leg:
     headers: Headers = []  # noqa: RUF012 - replaced as a whole, never changed
     ended = False
     """The answer is complete."""
+    connect_s = inf
+    """Seconds that it waits for a connection, where that is shorter than the pool's own wait."""
     _again = False
+    _connecting = False
 
     def __init__(self, owner: LegOwner, pool: LegPool) -> None:
         self.owner = owner
@@ -52,6 +57,9 @@ class Leg:
         connection = self._pool.take()
         if connection is None:
             self._pool.want(self)
+            if self.connect_s < inf:
+                self._connecting = True
+                asyncio.get_running_loop().call_later(self.connect_s, self._give_up_connecting)
         else:
             self.connection = connection
             connection.send(self, request)
@@ -81,14 +89,22 @@ class Leg:
 
     def on_connected(self, connection: Connection) -> None:
         """Send over it."""
+        self._connecting = False
         self.connection = connection
         connection.send(self, self._request)
 
     def on_unreachable(self, reason: str) -> None:
         """Tell the owner that no byte was sent."""
+        self._connecting = False
         self.owner.on_leg_failed(
             self, LegUnreachable(f"The {self.side} instance cannot be reached: {reason}.", side=self.side)
         )
+
+    def _give_up_connecting(self) -> None:
+        if self._connecting and not self.cancelled:
+            self.cancelled = True  # for whoever dials
+            what = f"The {self.side} instance accepted no connection within {self.connect_s:g} s; allow more time."
+            self.owner.on_leg_failed(self, LegTimeout(what, side=self.side, phase="connect"))
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Take note of the answer; each side does its own with it."""

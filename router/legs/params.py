@@ -7,6 +7,7 @@ import msgspec
 from router.contract import wire
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import KVIdentity
+from router.contract.wire import NO_WAITS, Waits
 from router.legs.pool import LegPool
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -45,6 +46,14 @@ def push_params_json(transfer_id: bytes, prefill: KVIdentity) -> bytes:
             _PUSH.clear()
         known = _PUSH[prefill.engine_id] = (prefill, _Form(wire.push_params(_HOLE, prefill)))
     return known[1].fill(transfer_id)
+
+
+def with_waits(params: bytes, waits: Waits) -> bytes:
+    """A decode leg's `params`, a JSON object with members, that also say how long decode may wait."""
+    if waits is NO_WAITS:
+        return params
+    more = _ENCODE(wire.waits_params(waits))
+    return params[: params.rindex(b"}")] + b"," + more[1:] if len(more) > 2 else params
 
 
 def leg_request(pool: LegPool, path: bytes, transfer_id: bytes, left_s: float, trace: bytes, body: bytes) -> bytes:

@@ -57,6 +57,10 @@ class VllmServer:
     healthy: bool = True
     has_connector: bool = True
     waiting: int = 0
+    decode_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Decodes leave its queue, and register, once it is set."""
+    expired: int = 0
+    """Leases that have ended."""
     prefill_gate: asyncio.Event = field(default_factory=asyncio.Event)
     """Prefills end once it is set."""
     fail_prefill: int = 0
@@ -79,6 +83,7 @@ class VllmServer:
 
     async def start(self, port: int = 0) -> str:
         self.prefill_gate.set()
+        self.decode_gate.set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._begin()
@@ -108,6 +113,13 @@ class VllmServer:
         """Its connections break; it goes on."""
         for writer in tuple(self._writers):
             writer.transport.abort()
+
+    def end_leases(self) -> None:
+        """KV that nobody has come for is freed, and nobody is told."""
+        self.expired += len(self.held)
+        for base_id in self.held:
+            del self._finished[base_id]
+        self.held.clear()
 
     async def restart(self) -> None:
         """The process ends and another one starts at the same address, with another engine id."""
@@ -183,6 +195,7 @@ class VllmServer:
         ranks = [
             f'vllm:num_requests_running{{engine="{rank}",model_name="m"}} 3.0\n'
             f'vllm:num_requests_waiting{{engine="{rank}",model_name="m"}} {float(self.waiting)}\n'
+            f'vllm:nixl_num_kv_expired_reqs_total{{engine="{rank}",model_name="m"}} {float(self.expired)}\n'
             f'vllm:kv_cache_usage_perc{{engine="{rank}",model_name="m"}} 0.25\n'
             f'vllm:cache_config_info{{block_size="{self.block_tokens}",cache_dtype="auto",engine="{rank}",'
             f'num_gpu_blocks="64",sliding_window="None"}} 1.0\n'
@@ -250,6 +263,7 @@ class VllmServer:
         if not needed <= {name for name, value in params.items() if value not in (None, [], "")}:
             self.dead = True  # the scheduler raises KeyError, and EngineCore ends
             return self._error(500, "EngineDeadError")
+        await self.decode_gate.wait()
         base_id = self._base_id(seen)
         peer = self.wire.channels.get((str(params["remote_host"]), int(params["remote_port"])))  # type: ignore[call-overload]
         ids = [] if peer is None else [peer.rank_id(rank) for rank in range(peer.dp_size)]

@@ -322,6 +322,21 @@ async def test_x7_a_client_may_shorten_each_phase(data_path, header, side, code)
         await r.come_to_rest()
 
 
+async def test_x7_decode_is_told_of_its_shorter_waits_and_a_client_in_a_hurry_shuts_nobody_out(data_path):
+    async with rig(data_path=data_path, attempts=1, registration_s=3.0, breaker_failures=1) as r:
+        r.behave(r.prefill, fault=Fault.HANG)
+        r.behave(r.decode, fault=Fault.HANG)
+        headers = {"X-Registration-Timeout-Ms": "9000", "X-KV-Wait-Timeout-Ms": "70", "X-Prefill-Timeout-Ms": "100"}
+        answer = await r.client.post(PATH, json=STREAM, headers=headers)
+        assert (answer.status_code, code_of(answer)) == (504, "prefill_timeout")
+        params = r.decode.seen[0].body["kv_transfer_params"]
+        assert (params["registration_timeout_ms"], params["kv_wait_timeout_ms"]) == (3000, 70)
+        r.behave(r.prefill)
+        r.behave(r.decode)
+        assert (await r.client.post(PATH, json=STREAM)).status_code == 200
+        await r.come_to_rest()
+
+
 async def test_x5_a_store_that_does_not_answer_is_named_as_the_reason(data_path):
     async with rig(data_path=data_path, static=False, store="redis://127.0.0.1:1") as r:
         answer = await r.client.post(PATH, json=BODY)

@@ -10,6 +10,7 @@ import pytest
 from router.build import build_parts, build_server
 from router.contract.instance import Mode
 from router.discovery import server as server_module
+from router.driver import lease_guard as lease_guard_module
 from router.driver import mend as mend_module
 from router.settings import Settings, check
 from router.workers.listeners import listen
@@ -153,6 +154,46 @@ async def test_blocks_that_a_failed_prefill_has_stranded_are_freed(how):
         assert first == again
         await until(lambda: not parts.router.mends)
         assert parts.router.mended == {"freed": 1}
+
+
+@pytest.mark.parametrize("registers", ["after the second prefill", "before it"])
+async def test_a_prompt_whose_lease_ends_while_decode_queues_is_computed_once_more(registers, monkeypatch):
+    """Stock decode that registers too late hears nothing, and without a stream nobody sees it wait."""
+    monkeypatch.setattr(lease_guard_module, "AGAIN_S", 0.02)
+    async with site(settings={"vllm_lease_s": 0.2, "probe_s": 0}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        d.decode_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: p.held and parts.router.lease_guards)
+        (guard,) = parts.router.lease_guards
+        await until(lambda: guard.looked)
+        p.end_leases()
+        if registers == "before it":
+            p.prefill_gate.clear()
+            d.decode_gate.set()
+        await until(lambda: len(p.seen) == 2)
+        p.prefill_gate.set()
+        d.decode_gate.set()
+        assert text_of(await asked).startswith("kv of")
+        assert p.seen[0].headers["x-request-id"] == p.seen[1].headers["x-request-id"]
+        assert parts.router.mended == {"renewed": 1} and not parts.router.lease_guards
+        assert not p.held and not d.held
+
+
+async def test_a_lease_that_has_not_ended_is_left_alone(monkeypatch):
+    monkeypatch.setattr(lease_guard_module, "AGAIN_S", 0.02)
+    monkeypatch.setattr(lease_guard_module, "LATE_S", 0.1)
+    async with site(settings={"vllm_lease_s": 0.1, "probe_s": 0}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.expired = 7
+        await until(lambda: any(member.load.expired_leases == 7 for member in parts.router.fleet.members))
+        d.decode_gate.clear()
+        asked = asyncio.create_task(client.post(PATH, json=BODY))
+        await until(lambda: parts.router.lease_guards)
+        await until(lambda: not parts.router.lease_guards)
+        d.decode_gate.set()
+        assert text_of(await asked).startswith("kv of")
+        assert len(p.seen) == 1 and not parts.router.mended
 
 
 async def test_blocks_that_cannot_be_freed_are_told_of(monkeypatch, caplog):

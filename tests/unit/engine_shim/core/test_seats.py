@@ -8,18 +8,26 @@ from engine_shim.core.decode_effects import Fail, FreeSeats, KVReady, SendCancel
 from engine_shim.core.receive import Landing
 from engine_shim.core.seat_ticket import SeatState
 from engine_shim.core.seats import DecodeClocks, SeatDesk
-from router.contract.errors import KVWaitTimeout, PeerGone, TandemError, TransferFailed
+from router.contract.errors import KVWaitTimeout, PeerGone, RegistrationTimeout, TandemError, TransferFailed
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
 from router.contract.instance import Mode
 from router.contract.notices import LANDED, Acknowledged, Granted, Stopped
 from router.contract.rendezvous import PrefillDone, Registration
 from router.contract.tags import Tag
+from router.contract.wire import Waits
 
 P, D, T = EngineId("p@1"), EngineId("d@2"), TransferId("req-1.1")
 SEATS = (5, 6)
 REGISTRATION = Registration(T, Mode.PUSH, D, P, SEATS, 0, 20)
 TAG = Tag(digest_of(T), Epoch(1), 0, 1, 0, 1)
-CLOCKS = DecodeClocks(kv_wait_for_s=30.0, resend_after_s=1.0, renew_every_s=2.0, settle_for_s=1.0, tag_wait_for_s=2.0)
+CLOCKS = DecodeClocks(
+    kv_wait_for_s=30.0,
+    registration_for_s=40.0,
+    resend_after_s=1.0,
+    renew_every_s=2.0,
+    settle_for_s=1.0,
+    tag_wait_for_s=2.0,
+)
 
 
 def stopped(reason: str = "engine_down", *, begun: bool = False) -> Stopped:
@@ -90,6 +98,30 @@ def test_the_deadline_fails_the_request_and_keeps_the_seats(waiting: SeatDesk) -
     for now in range(32, 1000):
         assert codes(waiting.on_tick(float(now))) in ([], ["SendCancelled"]), "no clock ends the quarantine"
     assert waiting.on_stopped(stopped(begun=False), 1000.0) == [FreeSeats(T)]
+
+
+def test_seats_are_waited_for_no_longer_than_their_deadline(queued: SeatDesk) -> None:
+    assert codes(queued.on_tick(40.0)) == ["SendQueued"]
+    assert codes(queued.on_tick(40.1)) == [RegistrationTimeout.code, "SendCancelled"]
+    assert queued.on_seated(T, SEATS, (0, 20), 41.0) == [FreeSeats(T)]
+    assert queued.num_open == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "seats_s", "kv_s"), [(Waits(), 40.0, 30.0), (Waits(2.0, 3.0), 2.0, 3.0), (Waits(99.0, 99.0), 40.0, 30.0)]
+)
+def test_a_leg_may_ask_for_less_never_for_more(asked: Waits, seats_s: float, kv_s: float) -> None:
+    for seated_at in (None, 1.0):
+        desk = SeatDesk(D, CLOCKS)
+        desk.open(T, Mode.PUSH, (P, Epoch(1)), 0.0, asked)
+        ends_at = seats_s
+        if seated_at is not None:
+            desk.on_seated(T, SEATS, (0, 20), seated_at)
+            ends_at = seated_at + kv_s
+        assert not any(isinstance(effect, Fail) for effect in desk.on_tick(ends_at))
+        (failed, _) = desk.on_tick(ends_at + 0.01)
+        assert isinstance(failed, Fail)
+        assert f"within {seats_s if seated_at is None else kv_s:g} s" in failed.error.message
 
 
 def test_seats_of_a_writer_that_had_begun_settle_first(waiting: SeatDesk) -> None:

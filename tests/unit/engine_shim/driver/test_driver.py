@@ -23,6 +23,7 @@ from router.contract.errors import (
     KVWaitTimeout,
     NoSeats,
     PeerGone,
+    RegistrationTimeout,
     StaleAttempt,
     TandemError,
     TransferFailed,
@@ -31,7 +32,7 @@ from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode, Role
 from router.contract.notices import Cancelled, Left, write_notice
 from router.contract.seal import Seal
-from router.contract.wire import PrefillHandoff
+from router.contract.wire import PrefillHandoff, Waits
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Clocks, Site, decode_handoff, prompt_request, quiet, small_layout, until
 
@@ -194,6 +195,23 @@ async def test_a_prefill_leg_that_never_comes_ends_in_kv_wait_timeout() -> None:
         await pair.decode_leg("never", PROMPT, Mode.PUSH)
     await until(pair.is_quiet)
     await pair.site.aclose()
+
+
+@pytest.mark.parametrize("policy", KVFailure)
+async def test_decode_without_room_says_so_when_the_leg_has_waited_for_as_long_as_it_may(policy: KVFailure) -> None:
+    site = Site(kv_failure=policy)
+    p, d = FakeEngine(small_layout()), FakeEngine(small_layout())
+    pair = Pair(site, await site.open(Role.PREFILL, p), await site.open(Role.DECODE, d), p, d)
+    room, d.free = d.free, []
+    handoff = replace(decode_handoff("full", pair.prefill, Mode.PUSH), waits=Waits(registration_s=0.1))
+    stream = await pair.decode.submit(prompt_request(PROMPT, 3), handoff, 30.0)
+    with pytest.raises(RegistrationTimeout, match=r"within 0\.1 s"):
+        await anext(aiter(stream))
+    stream.close()
+    d.free = room
+    await until(pair.is_quiet)
+    assert hand_over(pair.decode).counts()["recomputed"] == 0
+    await site.aclose()
 
 
 async def test_a_prefill_leg_that_computes_for_long_is_waited_for() -> None:

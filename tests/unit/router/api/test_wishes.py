@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from router.api.wishes import priority_of, shortened, total_s
 from router.contract.errors import BadRequest
+from router.contract.wire import Waits
 from router.core.timing import Deadlines
 
 CONFIGURED = Deadlines(prefill_s=10, prefill_token_s=0.1, first_token_s=20, next_token_s=5, total_s=100, queue_s=60)
@@ -14,6 +17,13 @@ def test_phases_become_shorter_never_longer():
     assert (ours.total_s, ours.stalled_s) == (100, CONFIGURED.stalled_s)
     longer = shortened({b"x-prefill-timeout-ms": b"99000", b"x-first-token-timeout-ms": b"30"}, CONFIGURED, 30)
     assert (longer.prefill_for(30), longer.first_token_s) == (CONFIGURED.prefill_for(30), 0.03)
+
+
+def test_decodes_waits_and_connects_become_shorter_never_longer():
+    asked = {b"x-registration-timeout-ms": b"250", b"x-kv-wait-timeout-ms": b"9000", b"x-connect-timeout-ms": b"40"}
+    ours = shortened(asked, CONFIGURED, 30)
+    assert (ours.waits, ours.connect_s) == (Waits(0.25, 9.0), 0.04)
+    assert shortened(asked, replace(CONFIGURED, waits=Waits(0.1, 5.0)), 30).waits == Waits(0.1, 5.0)
 
 
 def test_the_shortest_total_counts():

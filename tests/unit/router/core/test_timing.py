@@ -1,9 +1,11 @@
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from router.contract.errors import Blame
 from router.contract.instance import Mode
+from router.contract.wire import Waits
 from router.core.lifecycle import Client, LegState, Stand
 from router.core.timing import Deadlines, Moments, next_deadline
 
@@ -39,6 +41,22 @@ def test_each_phase_runs_out_in_its_own_time(stand, moments, at, side, code):
 )
 def test_without_a_phase_only_the_total_counts(stand, moments):
     assert next_deadline(stand, moments, 30, DEADLINES) == (inf, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "allowed_s"),
+    [
+        ("connect_timeout", inf),
+        ("prefill_timeout", 13),
+        ("registration_timeout", 3),
+        ("kv_wait_timeout", 4),
+        ("first_token_timeout", 20),
+        ("next_token_timeout", 5),
+        ("leg_broken", inf),
+    ],
+)
+def test_how_long_a_phase_may_take_by_the_code_of_its_timeout(code, allowed_s):
+    assert replace(DEADLINES, waits=Waits(3, 4)).allowed_s(code, 30) == allowed_s
 
 
 def test_the_shortest_phase_of_a_fresh_attempt():

@@ -3,9 +3,10 @@ from time import monotonic
 
 import pytest
 
-from router.contract.errors import Blame, LegBroken
+from router.contract.errors import Blame, LegBroken, LegTimeout
 from router.contract.instance import Mode
 from router.contract.seal import Seal
+from router.contract.wire import Waits
 from router.core.breaker import BreakerRules
 from router.core.burden import Burdens
 from router.core.fleet import fold
@@ -214,6 +215,25 @@ def test_a_failure_is_held_against_whoever_is_at_fault(verdict, shut, apart):
     failed, router, _ = attempt()
     failed.blame(verdict)
     assert (router.health.shut, router.health.apart) == (shut, apart)
+
+
+@pytest.mark.parametrize(("phase", "held"), [("prefill", set()), ("next_token", {"p0"})])
+def test_a_client_that_allows_less_than_others_proves_nothing(phase, held):
+    failed, router, _ = attempt()
+    router.deadlines = replace(Exchange.deadlines, prefill_s=10.1)
+    late = LegTimeout("Late.", side=Blame.PREFILL, phase=phase)
+    failed.blame(Verdict(late, None, True, Blame.PREFILL, Mark.INSTANCE))
+    assert router.health.shut == held
+
+
+def test_decode_is_told_how_long_it_may_wait():
+    for mode, handed_over in ((Mode.PUSH, b""), (Mode.PULL, b'{"said":1}')):
+        made, router, _ = attempt(mode)
+        made._exchange.deadlines = replace(Exchange.deadlines, waits=Waits(1.5, 2.5), connect_s=0.5)
+        made.send_decode(5.0, handed_over)
+        (leg,) = router.pools["http://d0:8000"].legs
+        assert leg._request.endswith(b',"registration_timeout_ms":1500,"kv_wait_timeout_ms":2500}}')
+        assert leg.connect_s == 0.5
 
 
 def test_a_good_answer_clears_all_who_had_a_part_in_it():

@@ -2,6 +2,7 @@ import pytest
 
 from router.contract.errors import Blame, LegBroken, LegUnreachable
 from router.legs.leg import Leg
+from tests.support.routers import until
 
 
 class Side(Leg):
@@ -53,6 +54,19 @@ def test_a_kept_alive_connection_is_used():
     leg = Side(Owner(), Pool(line))
     leg.send(b"x")
     assert line.sent == [b"x"] and leg.connection is line
+
+
+async def test_a_leg_in_a_hurry_waits_for_a_connection_no_longer_than_it_may():
+    owner, pool = Owner(), Pool()
+    hasty, served, refused = (Side(owner, pool) for _ in range(3))
+    for leg in (hasty, served, refused):
+        leg.connect_s = 0.001
+        leg.send(b"x")
+    served.on_connected(Line())
+    refused.on_unreachable("refused")
+    await until(lambda: len(owner.errors) == 2)
+    assert [error.code for error in owner.errors] == ["leg_unreachable", "connect_timeout"]
+    assert hasty.cancelled and not served.cancelled
 
 
 def test_without_one_it_waits_for_one_and_sends_when_connected():

@@ -1,9 +1,10 @@
 import json
 from dataclasses import replace
+from math import inf
 
-from router.contract.instance import Role
-from router.contract.wire import DecodeHandoff, PrefillHandoff, push_params, read_handoff
-from router.legs.params import leg_request, prefill_params_json, push_params_json
+from router.contract.instance import Mode, Role
+from router.contract.wire import NO_WAITS, DecodeHandoff, PrefillHandoff, Waits, push_params, read_handoff
+from router.legs.params import leg_request, prefill_params_json, push_params_json, with_waits
 from router.legs.pool import LegPool, PoolLimits
 from tests.support.instances import instance
 
@@ -21,6 +22,16 @@ def test_decodes_parameters_are_those_of_the_contract():
     handoff = read_handoff(params, "")
     assert isinstance(handoff, DecodeHandoff)
     assert (handoff.transfer_id, handoff.prefill_engine_id) == (ID.decode(), KV.engine_id)
+
+
+def test_waits_that_are_shorter_than_decodes_own_go_with_its_parameters():
+    params = push_params_json(ID, KV)
+    assert with_waits(params, NO_WAITS) is params
+    assert with_waits(params, Waits()) == params
+    for raw, mode in ((params, Mode.PUSH), (params[:-1] + b',"remote_block_ids":[[1]]}', Mode.PULL)):
+        handoff = read_handoff(json.loads(with_waits(raw, Waits(1.5, 0.0002))), "")
+        assert (handoff.mode, handoff.waits) == (mode, Waits(1.5, 0.001))
+    assert read_handoff(json.loads(with_waits(params, Waits(kv_s=2.0))), "").waits == Waits(inf, 2.0)
 
 
 def test_an_engine_that_has_moved_is_described_anew():
