@@ -50,6 +50,8 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("death_needs_proof", _I.SEATS_SAFE, "a peer that cannot be reached is not taken for dead"),
         Safeguard("tombstones", _I.ROW_EXISTS, "prefill remembers a closed Rendezvous, so what is late starts nothing"),
         Safeguard("retry_needs_fresh_attempt", _I.WRITE_ONCE, "each retry has a transfer id of its own"),
+        Safeguard("hedge_needs_fresh_attempt", _I.WRITE_ONCE, "a hedge has a transfer id of its own"),
+        Safeguard("hedge_loser_is_silenced", _I.WHOLE_STREAM, "of two attempts at once, the slower one is ended"),
         Safeguard("deferred_commit", _I.WHOLE_STREAM, "no byte reaches the client from an attempt that may be retried"),
         Safeguard("reaper", _I.NOTHING_HELD, "tickets of a dead router are ended by another"),
         Safeguard("kv_deadline", _I.BOUNDED_WAIT, "decode waits for KV only until a deadline"),

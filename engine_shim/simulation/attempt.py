@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from engine_shim.simulation.messages import CancelCall, Failure, LegCall, PrefillAnswer, Token
+from engine_shim.simulation.messages import Ask, CancelCall, Failure, LegCall, PrefillAnswer, Token
 from engine_shim.simulation.network import Connection, Ending
-from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable
+from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable, PeerGone, TandemError
 from router.contract.ids import InstanceId, TransferId
 from router.contract.instance import Instance
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 from router.core.burden import Burden
+from router.core.intake import Intake
 from router.core.placement import Placement
 
 if TYPE_CHECKING:
-    from engine_shim.simulation.exchange import Exchange
+    from engine_shim.simulation.replica import Replica
+
+
+class Sender(Protocol):
+    """Whose attempt it is."""
+
+    replica: Replica
+    ask: Ask
+    intake: Intake
+
+    def on_prefill_answer(self, attempt: Attempt, answer: PrefillAnswer) -> None:
+        """Prefill has finished."""
+
+    def on_token(self, token: Token) -> None:
+        """Decode's answer goes on."""
+
+    def on_leg_failed(self, side: Blame, failure: TandemError) -> None:
+        """A leg has ended without a whole answer."""
 
 
 class Attempt:
     """The legs of one (request, attempt)."""
 
-    def __init__(self, exchange: Exchange, placement: Placement, transfer_id: TransferId) -> None:
+    def __init__(self, exchange: Sender, placement: Placement, transfer_id: TransferId) -> None:
         self.placement = placement
         self.transfer_id = transfer_id
         self._exchange = exchange
@@ -73,9 +91,18 @@ class Attempt:
         """Prefill finishes on its own; nobody hears of it."""
         self._legs.pop(Blame.PREFILL, None)
 
-    def release_prefill(self) -> None:
-        """Prefill's leg has ended."""
+    def hand_to(self, exchange: Sender) -> None:
+        """The legs report to this one from here on."""
+        self._exchange = exchange
+
+    def take_prefill(self, answer: PrefillAnswer) -> PeerGone | None:
+        """Prefill has answered; the error when that is another start than the one that decode was told of."""
         self._release(Blame.PREFILL)
+        prefill = self.placement.prefill
+        chosen = None if prefill is None else prefill.instance.kv
+        if chosen is not None and answer.engine_id != chosen.engine_id:
+            return PeerGone("The prefill instance has been restarted since it was chosen; try again.")
+        return None
 
     def close(self, *, fetched: bool) -> None:
         """Nothing of this attempt is on its way any more.

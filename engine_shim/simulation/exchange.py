@@ -7,20 +7,17 @@ and of blame are the same. Only the legs are simulated connections.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from engine_shim.simulation.attempt import Attempt
+from engine_shim.simulation.attempts import Attempts
 from engine_shim.simulation.messages import Ask, Failure, PrefillAnswer, Token
 from engine_shim.simulation.network import Connection
 from engine_shim.simulation.story import Invariant
-from router.contract.errors import Blame, OutOfTime, PeerGone, TandemError, TransferError
-from router.contract.ids import Attempt as AttemptNumber
-from router.contract.ids import InstanceId, RequestId, request_of, transfer_id_of
-from router.contract.ledger import Closed, Opened, Outcome
-from router.contract.rendezvous import Ticket
-from router.core.intake import Endpoint, Intake
-from router.core.lifecycle import START, Client, Edge, Effect, Node
-from router.core.placement import Refusal
+from router.contract.errors import Blame, OutOfTime, TandemError, TransferError
+from router.contract.ledger import Closed, Outcome
+from router.core.lifecycle import Client, Edge, Effect
 from router.core.timing import Moments, next_deadline
 
 if TYPE_CHECKING:
@@ -31,22 +28,12 @@ _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
 
 
-class Exchange:
+class Exchange(Attempts):
     """Answers one client, over the connection that its Ask came by."""
 
     def __init__(self, replica: Replica, client: Connection, ask: Ask) -> None:
-        self.replica = replica
-        self.ask = ask
+        super().__init__(replica, ask)
         self.client = client
-        self.intake = Intake(Endpoint.CHAT, b"x" * 64, "model", ask.prompt.streamed, "")
-        self._held: list[Token] = []
-        self._attempt: Attempt | None = None
-        self._attempts = 0
-        self._excluded: frozenset[InstanceId] = frozenset()
-        self._error: TandemError | None = None
-        self._node: Node = START[replica.mode]
-        self._sent_at = self._prefilled_at = self._last_byte_at = 0.0
-        self._total_at = replica.scene.now + ask.total_s
         self._due_at = self._total_at
 
     def open(self) -> None:
@@ -59,12 +46,11 @@ class Exchange:
     def on_prefill_answer(self, attempt: Attempt, answer: PrefillAnswer) -> None:
         """Prefill has finished, and its KV is pinned for decode."""
         self._prefilled_at = self.replica.scene.now
-        prefill = attempt.placement.prefill
-        attempt.release_prefill()
-        chosen = None if prefill is None else prefill.instance.kv
-        if chosen is not None and answer.engine_id != chosen.engine_id:
-            gone = PeerGone("The prefill instance has been restarted since it was chosen; try again.")
+        self._hedge_at = inf
+        gone = attempt.take_prefill(answer)
+        if gone is not None:
             self._fail(Blame.PREFILL, gone, Blame.PREFILL)
+            self._be_due()
             return
         self._step(Edge.PREFILL_DONE)
         self._be_due()
@@ -94,6 +80,7 @@ class Exchange:
     def on_leg_failed(self, side: Blame, failure: TandemError) -> None:
         """A leg has ended without a whole answer."""
         self._fail(side, failure, Blame.PREFILL if isinstance(failure, TransferError) else side)
+        self._be_due()
 
     def on_client_gone(self) -> None:
         """The client has left."""
@@ -109,10 +96,12 @@ class Exchange:
             self._error = OutOfTime("The request's total deadline has passed.")
             self._step(Edge.TIMED_OUT)
             return
+        if now >= self._hedge_at:
+            self._hedge()
         moments = Moments(self._sent_at, self._prefilled_at, self._last_byte_at, self.ask.prompt.streamed)
         at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, self.replica.deadlines)
         if now < at:
-            self._due_at = min(at, self._total_at)
+            self._due_at = min(at, self._total_at, self._hedge_at)
             self.replica.scene.timeline.timer(self._due_at - now + SWEEP_S, self.replica, self.on_due_at, self._due_at)
         elif error is not None and self._attempt is not None:
             self._attempt.cancel(error.side)
@@ -143,6 +132,7 @@ class Exchange:
         if self._node.stand.client is Client.WAITING:
             self._error = error
             left = self._attempts < self.replica.max_attempts and self.replica.scene.now < self._total_at
+            left = left or self._rival is not None
             # An engine's 4xx is about the request itself.
             retryable = error.retryable and not 400 <= error.http_status < 500
             if retryable and left and attempt is not None:
@@ -152,44 +142,6 @@ class Exchange:
         elif side is Blame.DECODE:
             self._error = error
         self._step(_FAILED[side])
-
-    def _place(self) -> None:
-        replica = self.replica
-        chosen = replica.place(self.intake, self._excluded)
-        if isinstance(chosen, Refusal):
-            self._error = self._error or chosen.error
-            self._step(Edge.REFUSED)
-            return
-        self._attempts += 1
-        number = 1 if "retry_needs_fresh_attempt" in replica.scene.off else self._attempts
-        transfer_id = transfer_id_of(RequestId(self.ask.request), AttemptNumber(number))
-        self._sent_at = replica.scene.now
-        self._attempt = Attempt(self, chosen, transfer_id)
-        replica.journal.post(Opened(self._ticket(self._attempt)))
-        replica.tell(f"places attempt {self._attempts} ({self._attempt})", self.ask.request)
-        replica.scene.on_moment("placed", replica.name)
-        self._node = START[chosen.mode]
-        self._step(Edge.PLACED)
-
-    def reopen(self) -> None:
-        """The ledger has lost the ticket of the current attempt; it is opened again."""
-        if self._attempt is not None:
-            self.replica.journal.post(Opened(self._ticket(self._attempt)))
-
-    def _ticket(self, attempt: Attempt) -> Ticket:
-        prefill, decode = attempt.placement.prefill, attempt.placement.decode.instance
-        request_id, number = request_of(attempt.transfer_id)
-        return Ticket(
-            request_id,
-            number,
-            attempt.placement.mode,
-            None if prefill is None else prefill.instance.instance_id,
-            decode.epoch if prefill is None else prefill.instance.epoch,
-            decode.instance_id,
-            decode.epoch,
-            self._total_at - self.replica.scene.now,
-            self.replica.owner,
-        )
 
     def _be_due(self) -> None:
         """A phase has changed: look at the clock again."""
@@ -212,6 +164,7 @@ class Exchange:
         self._attempt.send_decode(self._total_at - self.replica.scene.now)
 
     def _commit(self) -> None:
+        self.drop_rival()
         self.replica.scene.on_moment("committed", self.replica.name)
         self._write_held()
 
@@ -234,16 +187,8 @@ class Exchange:
         if self._attempt is not None:
             self._attempt.leave_prefill()
 
-    def _retry(self) -> None:
-        assert self._attempt is not None and self._error is not None
-        self._attempt.close(fetched=False)
-        self.replica.journal.post(Closed(self._attempt.transfer_id, Outcome.FAILED, self._error.code))
-        self.replica.scene.counts["retries"] += 1
-        self._attempt, self._prefilled_at = None, 0.0
-        self._held = []
-        self._place()
-
     def _close(self) -> None:
+        self.drop_rival()
         client = self._node.stand.client
         outcome = {Client.GONE: Outcome.ABANDONED, Client.SERVED: Outcome.SERVED}.get(client, Outcome.FAILED)
         if self._attempt is not None:

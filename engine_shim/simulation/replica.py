@@ -34,6 +34,8 @@ class Replica(Server):
         self.mode = mode
         self.owner = f"{name}#{scene.now:.3f}"
         self.max_attempts = MAX_ATTEMPTS
+        self.hedge_after_s = scene.hedge_after_s
+        """A prefill that is later than that gets a rival; inf: never."""
         self.deadlines = Deadlines(pace.prefill_s, 0.0, pace.first_token_s, pace.next_token_s, 5.0, pace.total_s)
         self.journal = Journal(scene, self)
         self.live: dict[Connection, Exchange] = {}

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from engine_shim.simulation.memory import Memory
 from engine_shim.simulation.network import Network
@@ -52,6 +53,8 @@ class Scene:
     """Of each engine's KV cache."""
     recomputes: bool = False
     """Decode computes a prompt itself whose KV does not come."""
+    hedge_after_s: float = inf
+    """Routers ask a second pair when a prefill has not answered for so long."""
     memory: Memory = field(default_factory=Memory)
     story: Story = field(default_factory=Story)
     counts: Counter[str] = field(default_factory=Counter)

@@ -60,11 +60,14 @@ class World:
 
     def __post_init__(self) -> None:
         rng = self._rng = random.Random(self.seed)
-        self._impatience = random.Random(~self.seed)
+        # Another source than the world's own, whose draws make a seed the history that it is.
+        self._wishes = random.Random(~self.seed)
         pace = Pace()
         timeline = Timeline(rng)
         network = Network(timeline, Noise(), pace.connect_s)
         self.scene = Scene(timeline, network, pace, self.off, rng.choice((6, 8, 10)), rng.random() < 0.25)
+        if self._wishes.random() < 0.3:
+            self.scene.hedge_after_s = self._wishes.choice((0.2, 1.0, 2.5))
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
         self._mode = Mode.PUSH if rng.random() < 0.65 else Mode.PULL
@@ -117,7 +120,7 @@ class World:
 
     def _draw_waits(self) -> Waits:
         """Some clients have less patience for a phase than the shims."""
-        rng = self._impatience
+        rng = self._wishes
         if rng.random() < 0.8:
             return NO_WAITS
         return Waits(rng.choice((0.2, 1.0, 3.0, inf)), rng.choice((0.2, 1.0, 3.0, inf)))

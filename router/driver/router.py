@@ -229,6 +229,9 @@ class Router:
             if exchange.placement is not None:
                 left_s = max(exchange.total_at - now, 0.0)
                 self.clerk.put((exchange.request_id, exchange.attempts, exchange.placement, left_s))
+            if exchange.rival is not None:
+                left_s = max(exchange.total_at - now, 0.0)
+                self.clerk.put((exchange.request_id, exchange.rival.number, exchange.rival.placement, left_s))
 
     def mint(self) -> RequestId:
         """A request id that nobody else has."""

@@ -8,7 +8,15 @@ from engine_shim.simulation.ablations import SAFEGUARDS, Safeguard
 from engine_shim.simulation.campaign import campaign
 
 SEEDS = 3000
-SEEN_AT = {"late_refusal": 1512, "death_needs_proof": 1039, "fence_by_epoch": 451, "kv_deadline": 292}
+SEEN_AT = {
+    "late_refusal": 1512,
+    "death_needs_proof": 1039,
+    "fence_by_epoch": 451,
+    "kv_deadline": 292,
+    "registration_deadline": 178,
+    "hedge_needs_fresh_attempt": 3,
+    "hedge_loser_is_silenced": 54,
+}
 """Seeds that are tried first, since they showed it once; whatever changes their course costs time, not the test."""
 
 
