@@ -141,7 +141,7 @@ async def test_both_engines_are_told_with_the_seal_and_the_ticket_is_closed(cloc
 
 
 async def test_a_ticket_whose_engine_refuses_or_is_silent_stays_open_until_it_is_far_too_late(clock, monkeypatch):
-    monkeypatch.setattr(module, "CALL_S", 0.01)
+    monkeypatch.setattr(module, "CALL_S", 0.2)
     for status, result in ((500, "failed"), (403, "refused"), (0, "failed")):
         router = Router()
         router.pools[D].status = status
