@@ -65,6 +65,10 @@ class Deadlines:
         }
         return phases.get(code, inf)
 
+    def hurries(self, code: str, others: Deadlines, tokens: int) -> bool:
+        """True when these allow less than `others` for the phase that passes as `code`."""
+        return self is not others and self.allowed_s(code, tokens) < others.allowed_s(code, tokens)
+
     def prefill_for(self, tokens: int) -> float:
         """Seconds that the prefill of `tokens` prompt tokens may take."""
         return self.prefill_s + tokens * self.prefill_token_s

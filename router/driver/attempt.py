@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from router.driver.router import Router
 
 _PATHS = {endpoint: endpoint.encode("ascii") for endpoint in Endpoint}
-_PUSH, _PULL, _PREFILL, _ROUTER = Mode.PUSH, Mode.PULL, Blame.PREFILL, Blame.ROUTER
+_PUSH, _PREFILL, _ROUTER = Mode.PUSH, Blame.PREFILL, Blame.ROUTER
 MARGIN_S = 1.0
 """By so much the deadline that prefill is told of lies behind ours, which is the one that counts."""
 _VLLM = EngineKind.VLLM
@@ -101,21 +101,17 @@ class Attempt:
     def send_decode(self, left_s: float, handed_over: bytes) -> None:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
         placement, intake, transfer_id = self.placement, self._exchange.intake, self._transfer_id
-        body = intake.body
+        body, deadlines = intake.body, self._exchange.deadlines
         if placement.mode is _PUSH:
             assert placement.prefill is not None and placement.prefill.instance.kv is not None
-            params = push_params_json(transfer_id, placement.prefill.instance.kv)
-            body = decode_body(body, with_waits(params, self._exchange.deadlines.waits))
-        elif placement.mode is _PULL:
-            body = decode_body(body, with_waits(handed_over, self._exchange.deadlines.waits))
-        decode = placement.decode
-        pool = self._router.pool(decode.instance.url)
+            handed_over = push_params_json(transfer_id, placement.prefill.instance.kv)
+        if handed_over:
+            body = decode_body(body, with_waits(handed_over, deadlines.waits))
+        pool, lines = self._router.pool(placement.decode.instance.url), placement.decode.lines
         self._decode = leg = DecodeLeg(self._exchange, pool)
-        leg.connect_s = self._exchange.deadlines.connect_s
+        leg.connect_s = deadlines.connect_s
         leg.send(
-            leg_request(
-                pool, _PATHS[intake.endpoint], transfer_id, left_s, decode.lines + self._trace(decode=True), body
-            )
+            leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, lines + self._trace(decode=True), body)
         )
 
     def _trace(self, *, decode: bool) -> bytes:
@@ -265,8 +261,7 @@ class Attempt:
     def blame(self, verdict: Verdict) -> None:
         """The failure is held against whoever is at fault; a client that allows less than others proves nothing."""
         health, now = self._router.health, monotonic()
-        allowed, usual, code = self._exchange.deadlines, self._router.deadlines, verdict.error.code
-        if allowed is not usual and allowed.allowed_s(code, self._tokens) < usual.allowed_s(code, self._tokens):
+        if self._exchange.deadlines.hurries(verdict.error.code, self._router.deadlines, self._tokens):
             return
         if verdict.mark is Mark.BUSY:
             health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)

@@ -28,7 +28,7 @@ def test_a_safeguard_that_is_off_is_found_and_its_story_told(capsys: pytest.Capt
 
 
 def test_a_safeguard_that_no_seed_needs_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--ablate", "deferred_commit", "--seeds", "1", "--jobs", "1"]) == 1
+    assert main(["--ablate", "late_refusal", "--seeds", "1", "--jobs", "1"]) == 1
     assert "does NOT break" in capsys.readouterr().out
 
 

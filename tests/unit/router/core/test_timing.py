@@ -59,6 +59,12 @@ def test_how_long_a_phase_may_take_by_the_code_of_its_timeout(code, allowed_s):
     assert replace(DEADLINES, waits=Waits(3, 4)).allowed_s(code, 30) == allowed_s
 
 
+def test_whoever_allows_less_for_a_phase_is_in_a_hurry():
+    hasty = replace(DEADLINES, prefill_s=1, next_token_s=9)
+    assert hasty.hurries("prefill_timeout", DEADLINES, 30) and not hasty.hurries("next_token_timeout", DEADLINES, 30)
+    assert not DEADLINES.hurries("prefill_timeout", DEADLINES, 30)
+
+
 def test_the_shortest_phase_of_a_fresh_attempt():
     assert DEADLINES.shortest_s == 10
     assert Deadlines(prefill_s=50, first_token_s=3).shortest_s == 3

@@ -226,7 +226,7 @@ def test_a_client_that_allows_less_than_others_proves_nothing(phase, held):
     assert router.health.shut == held
 
 
-def test_decode_is_told_how_long_it_may_wait():
+async def test_decode_is_told_how_long_it_may_wait():
     for mode, handed_over in ((Mode.PUSH, b""), (Mode.PULL, b'{"said":1}')):
         made, router, _ = attempt(mode)
         made._exchange.deadlines = replace(Exchange.deadlines, waits=Waits(1.5, 2.5), connect_s=0.5)

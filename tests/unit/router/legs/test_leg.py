@@ -65,7 +65,7 @@ async def test_a_leg_in_a_hurry_waits_for_a_connection_no_longer_than_it_may():
     served.on_connected(Line())
     refused.on_unreachable("refused")
     await until(lambda: len(owner.errors) == 2)
-    assert [error.code for error in owner.errors] == ["leg_unreachable", "connect_timeout"]
+    assert [error.code for error in owner.errors] == ["decode_unreachable", "connect_timeout"]
     assert hasty.cancelled and not served.cancelled
 
 
