@@ -53,12 +53,18 @@ class Noted:
     note: str = ""
 
 
+Course = tuple[str, str, str, float, float, float, float]
+"""Error code or "", mode, and why this mode; then when the last attempt was sent, prefill answered, the first byte came
+and all was over, in seconds since the request had been read, 0.0 for never."""
+
+
 class Closed(msgspec.Struct, frozen=True, gc=False):
     """The attempt has ended for its client; the first outcome stands."""
 
     transfer_id: TransferId
     outcome: Outcome
-    note: str = ""
+    note: str | Course = ""
+    """A Course is put into words by who reads the Story, since writers have no time."""
 
 
 Entry = Opened | Arrived | Noted | Closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -73,6 +73,9 @@ class Intake:
     """A smaller one comes in first where requests wait."""
     deadlines: Deadlines | None = None
     """Its own ones, shorter than those of the settings; None: those."""
+
+    fields: Mapping[str, Raw] | None = None
+    """The members of `body`, where they are known already: a long prompt is not to be read more often than needed."""
 
     @property
     def prompt_tokens(self) -> int:

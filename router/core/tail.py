@@ -24,6 +24,10 @@ _CHOICE = b"[{"  # of "choices":[{, with or without a space before it
 _USAGE = b'"usage"'
 _USAGE_BYTES = 1024
 """Usage stands within so many bytes of the end."""
+_USUAL = re.compile(
+    rb'"usage": ?\{"prompt_tokens": ?(\d{1,12}), ?(?:"total_tokens": ?\d+, ?)?"completion_tokens": ?(\d{1,12})[,}]'
+)
+"""As OpenAI and engines write it."""
 _TOKENS = re.compile(rb'"(prompt|completion)_tokens": ?(\d{1,12})')
 _NO_TOKENS = (0, 0)
 
@@ -115,5 +119,8 @@ def usage_of(tail: bytes) -> tuple[int, int]:
     at = end.rfind(_USAGE)
     if at < 0:
         return _NO_TOKENS
+    usual = _USUAL.match(end, at)
+    if usual is not None:
+        return int(usual[1]), int(usual[2])
     told = dict(_TOKENS.findall(end, at))
     return int(told.get(b"prompt", 0)), int(told.get(b"completion", 0))

@@ -89,7 +89,7 @@ class Attempt:
         left_s = min(left_s, self._exchange.deadlines.prefill_for(self._tokens) + MARGIN_S)
         assert prefill is not None  # the machine sends no prefill leg in local mode
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
-        body = prefill_body(intake.body, prefill_params_json(transfer_id))
+        body = prefill_body(intake.body, prefill_params_json(transfer_id), intake.fields)
         self._prefill = leg = PrefillLeg(self._exchange, pool)
         leg.connect_s = self._exchange.deadlines.connect_s
         leg.send(

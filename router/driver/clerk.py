@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from router.contract.ids import Attempt, RequestId, transfer_id_of
-from router.contract.ledger import Closed, Opened, Outcome
+from router.contract.ledger import Closed, Course, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
 from router.core.record import MAX_MODEL_CHARS, Record
@@ -110,13 +110,13 @@ class Clerk:
 
     def _finish(self, exchange: Exchange) -> None:
         record = _record(exchange, self._unix_s)
-        if exchange.attempts and self._ledger is not None:  # else nobody reads the note
-            self._close(exchange.request_id, exchange.attempts, record.outcome, _note(record))
+        if exchange.attempts and self._ledger is not None:  # else nobody reads it
+            self._close(exchange.request_id, exchange.attempts, record.outcome, _course(record))
         self._books.fold(record, exchange.reply.passed)
         if self.learn is not None and exchange.placement is not None:
             self.learn(exchange.placement, exchange.intake.prompt_tokens, record)
 
-    def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, note: str) -> None:
+    def _close(self, request_id: RequestId, attempt: int, outcome: Outcome, note: str | Course) -> None:
         if self._ledger is not None:
             self._ledger.post(Closed(transfer_id_of(request_id, Attempt(attempt)), outcome, note))
 
@@ -175,19 +175,13 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
     )
 
 
-def _note(record: Record) -> str:
-    """What the Story says of the end: why this mode, how long each phase took, and the error if there was one."""
-    sent_s, prefilled_s, first_s, ended_s = record.sent_s, record.prefilled_s, record.first_byte_s, record.ended_s
-    if prefilled_s and first_s:
-        phases = (
-            f"sent {sent_s * 1e3:.1f} ms, prefill {prefilled_s * 1e3:.1f} ms, "
-            f"first byte {first_s * 1e3:.1f} ms, end {ended_s * 1e3:.1f} ms"
-        )
-    else:
-        phases = f"sent {_ms(sent_s)}, prefill {_ms(prefilled_s)}, first byte {_ms(first_s)}, end {_ms(ended_s)}"
-    why = f"{record.mode} ({record.reason}); {phases}"
-    return f"{record.code}; {why}" if record.code else why
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms" if seconds else "never"
+def _course(record: Record) -> Course:
+    return (
+        record.code,
+        record.mode,
+        record.reason,
+        record.sent_s,
+        record.prefilled_s,
+        record.first_byte_s,
+        record.ended_s,
+    )

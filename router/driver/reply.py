@@ -39,8 +39,9 @@ class Reply:
     """The last bytes of an answer that has ended."""
     engine_headers: Headers | None = None
     """The head of decode's answer as it came; None before."""
+    passed: Tail | None = None
+    """How the stream came; None for an answer that was held until it was whole."""
     _status = 0
-    _tail: Tail | None = None
     _held_bytes = 0
     _held_at = 0.0
     _last = b""
@@ -50,21 +51,16 @@ class Reply:
         self._held: list[bytes] = []
 
     @property
-    def passed(self) -> Tail | None:
-        """How the stream came; None for an answer that was held until it was whole."""
-        return self._tail
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of the body so far; of an answer that failed before it began, none."""
-        return self._tail.num_bytes if self._tail is not None else len(self.tail)
+        return self.passed.num_bytes if self.passed is not None else len(self.tail)
 
     def chunk_taker(self, facts: Facts) -> TakeChunk | None:
         """Does for a whole chunk of an answer that has begun what `feed` does, for less; None where it cannot be done.
 
         `facts` are told when the last one came.
         """
-        tail, write = self._tail, self._client.chunk_writer()
+        tail, write = self.passed, self._client.chunk_writer()
         if tail is None or write is None:
             return None
         feed = tail.feed
@@ -84,7 +80,7 @@ class Reply:
         Args:
             at: when they came, monotonic seconds.
         """
-        tail = self._tail
+        tail = self.passed
         if tail is None:
             return self._hold(leg, body, ended, at)
         tail.feed(body, at)
@@ -129,7 +125,7 @@ class Reply:
         tail.feed(whole, at)
         if self.readable and not ended_well(whole):
             return _broken("ended its stream in the middle")
-        self._tail = tail
+        self.passed = tail
         return _BEGUN_AND_DONE
 
     def deliver(self) -> int:
@@ -149,11 +145,11 @@ class Reply:
         # A stream is chunked even when it came as a whole: clients read it as one.
         headers = stream_headers(engine_headers) if self.sse else client_headers(engine_headers)
         self._client.begin(self._status, headers, length)
-        if self._tail is None:
+        if self.passed is None:
             held = b"".join(self._held)
             self._held.clear()
-            self._tail = Tail()
-            self._tail.feed(held, self._held_at)
+            self.passed = Tail()
+            self.passed.feed(held, self._held_at)
             self._client.write(held, ended=False)
         return self._status
 

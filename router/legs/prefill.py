@@ -6,6 +6,8 @@ token, is set or left out. Everything else goes through untouched, known or not,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import Raw
 
@@ -34,13 +36,16 @@ _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()
 
 
-def prefill_body(body: bytes, params: bytes) -> bytes:
+def prefill_body(body: bytes, params: bytes, known: Mapping[str, Raw] | None = None) -> bytes:
     """The client's JSON object as prefill gets it, with `params` as its kv_transfer_params.
+
+    Args:
+        known: the members of `body`, if they have been read before.
 
     Raises:
         msgspec.DecodeError: `body` is not a JSON object; intake has made sure that it is.
     """
-    fields = _FIELDS.decode(body)
+    fields = _FIELDS.decode(body) if known is None else dict(known)
     if not _ABSENT.isdisjoint(fields):
         for name in _ABSENT:
             fields.pop(name, None)

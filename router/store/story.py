@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from router.contract.ids import Attempt
-from router.contract.ledger import StoryLine
+from router.contract.ledger import Course, StoryLine
 from router.contract.rendezvous import JoinEffect, JoinState, Ticket
 
 LINE_FIELD = b"#"
@@ -18,7 +18,8 @@ LINE_FIELD = b"#"
 PackedTicket = tuple[str, str, int, str, int, float, str]
 """(mode, prefill or "", its epoch, decode, its epoch, deadline_for_s, owner)"""
 
-_Packed = tuple[int, int, float, int, str, str, str | PackedTicket, str, str, str]
+_PackedNote = tuple[str | int | float, ...]
+_Packed = tuple[int, int, float, int, str, str, str | _PackedNote, str, str, str]
 """(number, at_us, posted_s of the writer's own clock, attempt, writer, word, note, before, after, effects)"""
 
 _DECODER = msgspec.msgpack.Decoder(_Packed)
@@ -68,14 +69,26 @@ def _line(at_us: int, packed: _Packed) -> StoryLine:
         Attempt(attempt),
         writer,
         stage,
-        note if isinstance(note, str) else _placement(note),
+        note if isinstance(note, str) else _placement(note) if stage == "opened" else _course(note),
         JoinState(before) if before else None,
         JoinState(after) if after else None,
         tuple(JoinEffect(effect) for effect in effects.split(",") if effect),
     )
 
 
-def _placement(packed: PackedTicket) -> str:
+def _placement(note: _PackedNote) -> str:
+    packed = msgspec.convert(note, PackedTicket)
     mode, prefill, prefill_epoch, decode, decode_epoch, deadline_for_s, owner = packed
     source = f"{prefill}@{prefill_epoch} -> " if prefill else ""
     return f"{mode} {source}{decode}@{decode_epoch}, {deadline_for_s:g} s, by {owner}"
+
+
+def _course(note: _PackedNote) -> str:
+    code, mode, reason, sent_s, prefilled_s, first_byte_s, ended_s = msgspec.convert(note, Course)
+    phases = f"sent {_ms(sent_s)}, prefill {_ms(prefilled_s)}, first byte {_ms(first_byte_s)}, end {_ms(ended_s)}"
+    why = f"{mode} ({reason}); {phases}"
+    return f"{code}; {why}" if code else why
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds else "never"

@@ -40,6 +40,9 @@ def ledger(redis: Redis, namespace: str) -> Ledger:
     return Ledger(redis, namespace, "router-a")
 
 
+COURSE = "push (configured); sent 250.0 ms, prefill 1000.0 ms, first byte never, end 2000.0 ms"
+
+
 async def stages(ledger: Ledger, request_id: RequestId = REQUEST) -> list[str]:
     return [line.stage for line in await ledger.story(request_id)]
 
@@ -51,13 +54,13 @@ async def ttl_s(redis: Redis, namespace: str) -> int:
 async def test_a_story_tells_what_was_posted_in_order(ledger: Ledger) -> None:
     ledger.post(Opened(ticket()))
     ledger.post(Noted(FIRST, "first_token", "after 12 ms"))
-    ledger.post(Closed(FIRST, Outcome.SERVED, "200"))
+    ledger.post(Closed(FIRST, Outcome.SERVED, ("", "push", "configured", 0.25, 1.0, 0.0, 2.0)))
     await ledger.flush()
     story = await ledger.story(REQUEST)
     assert [(line.attempt, line.writer, line.stage, line.note) for line in story] == [
         (1, "router-a", "opened", "push p0@3 -> d0@4, 30 s, by router-a"),
         (1, "router-a", "first_token", "after 12 ms"),
-        (1, "router-a", "served", "200"),
+        (1, "router-a", "served", COURSE),
     ]
     assert [(line.before, line.after, line.effects) for line in story] == [(None, None, ())] * 3
 

@@ -70,3 +70,16 @@ def test_a_ticket_is_put_into_words() -> None:
 
     assert words(InstanceId("p0"), Mode.PUSH) == "push p0@3 -> d0@4, 1.5 s, by router-a"
     assert words(None, Mode.LOCAL) == "local d0@4, 1.5 s, by router-a"
+
+
+def test_the_course_of_an_attempt_is_put_into_words() -> None:
+    def words(code: str, *at_s: float) -> str:
+        (line,) = story(packed(10, 1.0, "served", note=(code, "push", "configured", *at_s)))
+        return line.note
+
+    assert words("", 0.2, 0.3, 0.4, 1) == (
+        "push (configured); sent 200.0 ms, prefill 300.0 ms, first byte 400.0 ms, end 1000.0 ms"
+    )
+    assert words("no_pair", 0.2, 0.0, 0.0, 0.6) == (
+        "no_pair; push (configured); sent 200.0 ms, prefill never, first byte never, end 600.0 ms"
+    )
