@@ -1,0 +1,257 @@
+"""The GPU half of the expert benchmark: one process per GPU of this host, CUDA graphs, NCCL beside it in the same run.
+
+python -m engine_shim.bench.experts_nvlink --tokens 1,128,4096 --json OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from engine_shim.bench import experts_baselines
+from engine_shim.bench.experts_nvlink_rank import (
+    CHECK_ERROR,
+    Inputs,
+    check_step,
+    graph_of,
+    leaving_bytes,
+    make_inputs,
+    time_parts,
+    time_replays,
+)
+from engine_shim.experts.nvlink.experts import NvlinkExperts, NvlinkSettings
+from engine_shim.experts.nvlink.library import load_library
+from engine_shim.experts.nvlink.peers import symmetric_regions
+from engine_shim.experts.nvlink.region import plan_region
+from engine_shim.experts.shape import ExpertNumerics, ExpertShape
+
+FLOOR_BYTES_PER_US = 450e3
+"""NVLink of an H100 or H200, one direction."""
+LONG_STEP_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured case, of the slowest rank; microseconds a step."""
+
+    what: str
+    tokens: int
+    routing: str
+    p50_us: float
+    p90_us: float
+    p99_us: float
+    dispatch_us: float | None = None
+    combine_us: float | None = None
+    """Medians of the halves in a graph with events between them."""
+    wire_bytes: int = 0
+    floor_fraction: float = 0.0
+    num_sms: int = 0
+    buffer_bytes: int = 0
+
+
+def percentiles(times: list[float]) -> tuple[float, float, float]:
+    """p50, p90, p99."""
+    ordered = sorted(times)
+    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)]
+    return at[0], at[1], at[2]
+
+
+class RankRun:
+    """All cases of one rank."""
+
+    def __init__(self, rank: int, arguments: argparse.Namespace) -> None:
+        self.rank, self.arguments = rank, arguments
+        self.device = torch.device("cuda", rank)
+        self.library = load_library(Path(arguments.library) if arguments.library else None)
+        self.figures: list[Figure] = []
+
+    def shape(self, tokens: int, numerics: ExpertNumerics) -> ExpertShape:
+        """The group of one case."""
+        a = self.arguments
+        return ExpertShape(dist.get_world_size(), a.experts, a.top_k, a.hidden, tokens, a.align, numerics)
+
+    def measure_all(self, tokens: int) -> None:
+        """Every case with so many tokens, told as it comes."""
+        for numerics in map(ExpertNumerics, self.arguments.numerics.split(",")):
+            for routing in self.arguments.routing.split(","):
+                self.measure(tokens, numerics, routing)
+        if self.arguments.nccl:
+            self.measure_nccl(tokens)
+
+    def add(self, figure: Figure) -> None:
+        """Kept, and told by one rank."""
+        self.figures.append(figure)
+        if self.rank == 0:
+            print_figures([figure])
+
+    def measure(self, tokens: int, numerics: ExpertNumerics, routing: str) -> None:
+        """One case of ours; its first step is checked before anything is timed."""
+        shape = self.shape(tokens, numerics)
+        plan = plan_region(shape)
+        regions = symmetric_regions(plan.num_bytes, self.device, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+        settings = NvlinkSettings(self.arguments.num_sms, timeout_s=5.0)
+        experts = NvlinkExperts(shape, self.rank, plan, regions, self.library, settings)
+        num_steps = self.arguments.steps if tokens < LONG_STEP_TOKENS else 4
+        inputs = [make_inputs(shape, routing, self.rank, step, self.device) for step in range(num_steps)]
+        errors = [check_step(experts, given) for given in inputs[:2]]
+        if max(errors) > CHECK_ERROR or experts.status.failed:
+            raise SystemExit(f"{numerics} T={tokens}: error {errors}, {experts.status}")
+        out = torch.empty_like(inputs[0].x)
+
+        def step(given: Inputs) -> None:
+            flight, _held = experts.dispatch(given.x, given.topk, given.weights)
+            experts.combine(flight, experts.answer_region(flight), out)
+
+        def steps() -> None:
+            for given in inputs:
+                step(given)
+
+        times = time_replays(graph_of(steps), num_steps, self.arguments.replays)
+
+        def split(mark: Any) -> None:  # noqa: ANN401  a callable without arguments
+            for given in inputs:
+                mark()
+                flight, _held = experts.dispatch(given.x, given.topk, given.weights)
+                mark()
+                experts.combine(flight, experts.answer_region(flight), out)
+                mark()
+
+        dispatch, combine = time_parts(split, 2, max(4, self.arguments.replays // 4))
+        if experts.status.failed:
+            raise SystemExit(f"{numerics} T={tokens}: {experts.status}")
+        wire = [leaving_bytes(shape, given.topk, self.rank) for given in inputs]
+        wire_bytes = sum(map(sum, wire)) // num_steps
+        p50, p90, p99 = percentiles(times)
+        self.add(
+            Figure(
+                f"tandem {numerics}",
+                tokens,
+                routing,
+                p50,
+                p90,
+                p99,
+                percentiles(dispatch)[0],
+                percentiles(combine)[0],
+                wire_bytes,
+                wire_bytes / FLOOR_BYTES_PER_US / p50,
+                experts.num_sms,
+                plan.num_bytes,
+            )
+        )
+        experts.close()
+
+    def measure_nccl(self, tokens: int) -> None:
+        """NCCL's ways for as many tokens."""
+        shape = self.shape(tokens, ExpertNumerics.EXACT)
+        num_steps = self.arguments.steps if tokens < LONG_STEP_TOKENS else 4
+        for name in ("all_to_all", "gather_scatter"):
+            step = getattr(experts_baselines, f"{name}_step")(shape, self.device)
+            times = time_replays(graph_of(partial(repeat, step, num_steps)), num_steps, self.arguments.replays)
+            self.add(Figure(f"nccl {name}", tokens, "even", *percentiles(times)))
+
+
+def repeat(step: Callable[[], None], times: int) -> None:
+    """`step`, so many times."""
+    for _ in range(times):
+        step()
+
+
+def run_rank(rank: int, arguments: argparse.Namespace) -> None:
+    """The body of one process."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"tcp://127.0.0.1:{arguments.port}",
+        rank=rank,
+        world_size=arguments.ranks,
+        device_id=torch.device("cuda", rank),
+    )
+    run = RankRun(rank, arguments)
+    for tokens in map(int, arguments.tokens.split(",")):
+        run.measure_all(tokens)
+    if rank == 0 and arguments.json:
+        Path(arguments.json).write_text(
+            json.dumps({"machine": machine(), "figures": [*map(asdict, run.figures)]}, indent=1)
+        )
+    dist.destroy_process_group()
+
+
+def print_figures(figures: list[Figure]) -> None:
+    """A line for each."""
+    for f in figures:
+        halves = (
+            f"  dispatch {f.dispatch_us:6.1f} combine {f.combine_us:6.1f}" if f.dispatch_us and f.combine_us else ""
+        )
+        print(
+            f"{f.what:20} T={f.tokens:<5} {f.routing:8} p50 {f.p50_us:7.1f} p90 {f.p90_us:7.1f} p99 {f.p99_us:7.1f} us"
+            f"{halves}  wire {f.wire_bytes / 1e6:6.2f} MB  floor {f.floor_fraction:4.0%}  SMs {f.num_sms}",
+            flush=True,
+        )
+
+
+def machine() -> dict[str, str]:
+    """What the figures are of."""
+    # Any: torch leaves it untyped.
+    nccl: Any = torch.cuda.nccl
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "gpus": f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}",
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "nccl": ".".join(map(str, nccl.version())),
+        "driver": driver.stdout.split("\n")[0],
+        "commit": commit.stdout.strip(),
+    }
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command's arguments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=0, help="GPUs to use (default: all)")
+    parser.add_argument("--tokens", default="1,8,32,128,512,4096", help="tokens per rank, by commas")
+    parser.add_argument("--numerics", default="exact,dedup")
+    parser.add_argument("--routing", default="uniform", help="uniform, zipf, hot; by commas")
+    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--experts", type=int, default=256)
+    parser.add_argument("--top-k", type=int, default=8)
+    parser.add_argument("--align", type=int, default=128, help="rows that each expert's begin is a multiple of")
+    parser.add_argument("--num-sms", type=int, default=0, help="multiprocessors to use (default: all)")
+    parser.add_argument("--steps", type=int, default=32, help="steps in a graph, each with a routing of its own")
+    parser.add_argument("--replays", type=int, default=50)
+    parser.add_argument("--nccl", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--port", type=int, default=29541)
+    parser.add_argument("--library", help="kernels built ahead (default: torch's loader builds them)")
+    parser.add_argument("--json", help="file for the figures")
+    arguments = parser.parse_args(words)
+    arguments.ranks = arguments.ranks or torch.cuda.device_count()
+    return arguments
+
+
+def main() -> None:
+    """Measure; exit status 1 when a check fails."""
+    arguments = parse(sys.argv[1:])
+    load_library(Path(arguments.library) if arguments.library else None)
+    # Any: torch leaves the module untyped.
+    processes: Any = mp
+    processes.spawn(run_rank, (arguments,), arguments.ranks)
+
+
+if __name__ == "__main__":
+    main()
