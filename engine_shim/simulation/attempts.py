@@ -148,8 +148,9 @@ class Attempts:
             self.replica.journal.post(Closed(loser.transfer_id, Outcome.FAILED, HEDGE_LOST))
             if "hedge_loser_is_silenced" not in self.replica.scene.off:
                 give_up(loser)
+        held, rival.held = rival.held, []
         self._adopt(rival)
-        for token in rival.held:
+        for token in held:
             self.on_token(token)
 
     def _adopt(self, rival: Rival) -> None:
@@ -157,7 +158,7 @@ class Attempts:
         self._rival = None
         self._attempt, self._node = rival.attempt, rival.node
         self._sent_at, self._prefilled_at = rival.sent_at, rival.prefilled_at
-        self._held = []
+        self._held = rival.held
         rival.attempt.hand_to(self)
 
     def drop_rival(self) -> None:
