@@ -30,6 +30,7 @@ def build_hints(settings: Settings) -> Hints | None:
         settings.session_header.lower().encode(),
         settings.mode_header.lower().encode(),
         read_aliases(settings.model_aliases),
+        settings.explain_header.lower().encode(),
     )
     return hints if hints.listens else None
 

@@ -59,6 +59,8 @@ class Settings:
     """With mode auto, prompts of fewer estimated tokens run on decode alone; 0: learned from times to first token."""
     explain_placements: int = 0
     """Keep why the last so many requests were placed as they were, for /admin/placements; 0: none."""
+    explain_header: str = ""
+    """Header by which a client may ask, with 1, for headers that say who served it, how and how long; empty: none."""
     model_aliases: tuple[str, ...] = ()
     """Other names for models, each as alias=model."""
     prefill_policy: str = "power_of_two"
@@ -172,7 +174,7 @@ class Settings:
     engine_key: str = field(default="", repr=False)
     """API key that engines want, by environment or file; a client's key is never passed on."""
     engine_key_file: str = ""
-    """File of lines `URL KEY` for engines that want another key, or none."""
+    """File of lines `URL KEY` for engines that want another key, or none; read again when it changes."""
     engine_ca: str = ""
     """Authority of the certificates of https:// engines; empty: the system's."""
     engine_cert: str = ""

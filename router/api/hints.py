@@ -2,6 +2,7 @@
 
 session header   requests with the same value belong together (policy `session`)
 mode header      `push`, `pull`, `local`: only so; several by commas: one of them; `!local`: any but this
+explain header   `1`: the answer says in headers how the request was served (see `router.driver.told`)
 model alias      another name for a model; the body goes on with the model's own
 """
 
@@ -25,11 +26,12 @@ class Hints:
     session_header: bytes = b""
     mode_header: bytes = b""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    explain_header: bytes = b""
 
     @property
     def listens(self) -> bool:
         """False when there is nothing to look for."""
-        return bool(self.session_header or self.mode_header or self.aliases)
+        return bool(self.session_header or self.mode_header or self.explain_header or self.aliases)
 
     def apply(self, intake: Intake, headers: Mapping[bytes, bytes]) -> None:
         """The intake says what the hints said.
@@ -39,6 +41,7 @@ class Hints:
         """
         if self.session_header and (session := headers.get(self.session_header)):
             intake.session = session
+        intake.explained = bool(self.explain_header) and headers.get(self.explain_header) == b"1"
         if self.mode_header and (wanted := headers.get(self.mode_header)) is not None:
             intake.allowed = _allowed(self.mode_header, wanted)
             if intake.whole and Mode.LOCAL not in intake.allowed:

@@ -11,12 +11,13 @@ import uvicorn
 
 from router.api.cors import Cors
 from router.api.door import NOT_PLAIN
+from router.api.engine_keys import EngineKeyFile
 from router.api.front import App
 from router.api.gate import Gate
 from router.api.keys import Keyring
 from router.api.tls import Certificate, engine_tls, server_certificate
 from router.contract.hosts import Reach, reach_of
-from router.legs.access import EngineAccess, read_engine_keys
+from router.legs.access import EngineAccess
 from router.settings import Settings
 from router.watched import Refreshable
 
@@ -64,18 +65,18 @@ def build_security(settings: Settings) -> Security:
         server_certificate(settings.tls_cert, settings.tls_key, settings.tls_client_ca) if settings.tls_cert else None
     )
     access, own = _access(settings)
+    key_file = EngineKeyFile(access, settings.engine_key_file) if settings.engine_key_file else None
     return Security(
         gate=Gate(keyring, settings.admin_key, admin_open=reach_of(settings.host) is Reach.HERE),
         access=access,
         cors_origins=settings.cors_origins,
         certificate=shown,
-        refreshables=tuple(one for one in (keyring, shown, own) if one is not None),
+        refreshables=tuple(one for one in (keyring, shown, own, key_file) if one is not None),
     )
 
 
 def _access(settings: Settings) -> tuple[EngineAccess, Certificate | None]:
-    keys = read_engine_keys(settings.engine_key_file) if settings.engine_key_file else {}
     if not settings.engine_ca and not settings.engine_cert:
-        return EngineAccess(settings.engine_key, keys), None
+        return EngineAccess(settings.engine_key), None
     context, own = engine_tls(settings.engine_ca, settings.engine_cert, settings.engine_cert_key)
-    return EngineAccess(settings.engine_key, keys, context), own
+    return EngineAccess(settings.engine_key, tls=context), own

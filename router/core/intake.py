@@ -71,6 +71,8 @@ class Intake:
     """The name of the API key that it came with, or empty where none is needed."""
     priority: int = 0
     """A smaller one comes in first where requests wait."""
+    explained: bool = False
+    """Its client wants to be told of its way."""
     deadlines: Deadlines | None = None
     """Its own ones, shorter than those of the settings; None: those."""
 

@@ -22,7 +22,8 @@ from router.driver.attempts import Attempts
 from router.driver.ending import ending_of
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
-from router.legs.answer import Mark, Verdict
+from router.driver.told import told_headers
+from router.legs.answer import Answer, Mark, Verdict
 from router.legs.connection import Headers
 from router.legs.leg import Leg
 
@@ -212,6 +213,8 @@ class Exchange(Attempts):
         self._be_due(self.last_byte_at + self.deadlines.next_token_s)
         if self.router.health.alert and self._attempt is not None:
             self._attempt.praise(ended=False)
+        if self.intake.explained:
+            self._tell(self.reply.engine_headers)
         self.status = self.reply.commit()
         connection = self._attempt.decode_connection if self._attempt is not None else None
         if connection is not None:
@@ -224,14 +227,21 @@ class Exchange(Attempts):
         if self.rival is not None:
             self.drop_rival("lost")
         self.first_byte_s = self.last_byte_at - self.arrived_at
+        if self.intake.explained:
+            self._tell(self.reply.engine_headers)
         self.status = self.reply.deliver()
+
+    def _tell(self, engine_headers: Headers | None) -> None:
+        self.reply.told = told_headers(self, engine_headers or [], monotonic() - self.arrived_at)
 
     def _answer(self) -> None:
         verdict = self._verdict
         assert verdict is not None  # every way into a failure sets it
         if verdict.answer is not None:
-            self.status = verdict.answer.status
-            self.client.answer(verdict.answer)
+            self.status, headers = verdict.answer.status, verdict.answer.headers
+            if self.intake.explained:
+                headers = headers + told_headers(self, headers, monotonic() - self.arrived_at)
+            self.client.answer(Answer(self.status, headers, verdict.answer.body))
         else:
             self.status = verdict.error.http_status
             self.client.refuse(verdict.error)

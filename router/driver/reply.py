@@ -37,6 +37,8 @@ class Reply:
     """These events are not compressed: their end can be judged, and one of ours may follow."""
     tail = b""
     """The last bytes of an answer that has ended."""
+    told: Headers | None = None
+    """Headers that the client gets besides."""
     engine_headers: Headers | None = None
     """The head of decode's answer as it came; None before."""
     passed: Tail | None = None
@@ -131,7 +133,8 @@ class Reply:
     def deliver(self) -> int:
         """The client gets the whole answer; returns the HTTP status."""
         assert self.engine_headers is not None
-        self._client.answer(Answer(self._status, client_headers(self.engine_headers), self._last))
+        headers = client_headers(self.engine_headers)
+        self._client.answer(Answer(self._status, headers if self.told is None else headers + self.told, self._last))
         return self._status
 
     def commit(self) -> int:
@@ -144,7 +147,7 @@ class Reply:
             length = int(announced) if announced is not None else None
         # A stream is chunked even when it came as a whole: clients read it as one.
         headers = stream_headers(engine_headers) if self.sse else client_headers(engine_headers)
-        self._client.begin(self._status, headers, length)
+        self._client.begin(self._status, headers if self.told is None else headers + self.told, length)
         if self.passed is None:
             held = b"".join(self._held)
             self._held.clear()

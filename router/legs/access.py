@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
 
 from router.contract.errors import BadSettings
+
+
+class Follower(Protocol):
+    """Something that keeps what `headers` gave it."""
+
+    def take_key(self) -> None:
+        """The key may have changed: ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +26,19 @@ class EngineAccess:
 
     key: str = field(default="", repr=False)
     """For every engine that `keys` does not name; empty: none."""
-    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: dict[str, str] = field(default_factory=dict, repr=False)
     """Of single engines, by URL; an empty one means that the engine gets none."""
     tls: ssl.SSLContext | None = None
     """For https:// URLs; None: the system's authorities, no client certificate."""
+    followers: WeakSet[Follower] = field(default_factory=WeakSet, repr=False, compare=False)
+    """Whoever keeps a key, to hear when that is another one."""
+
+    def change(self, keys: Mapping[str, str]) -> None:
+        """These are the keys of single engines from here on."""
+        self.keys.clear()
+        self.keys.update(keys)
+        for follower in tuple(self.followers):
+            follower.take_key()
 
     def headers(self, url: str) -> dict[str, str]:
         """What every request to the engine at `url` carries."""

@@ -35,7 +35,20 @@ _PLAIN = EngineAccess()
 class LegPool:
     """Connections to one engine. Belongs to the event loop that first dials."""
 
-    __slots__ = ("_dialling", "_host", "_idle", "_limits", "_line", "_live", "_port", "_tls", "own_lines")
+    __slots__ = (
+        "__weakref__",
+        "_access",
+        "_dialling",
+        "_host",
+        "_idle",
+        "_limits",
+        "_line",
+        "_live",
+        "_port",
+        "_tls",
+        "_url",
+        "own_lines",
+    )
 
     def __init__(self, url: str, limits: PoolLimits, access: EngineAccess = _PLAIN) -> None:
         """`url` is an Instance's: `http://host:port` or `https://host:port`, IPv6 hosts in brackets.
@@ -54,9 +67,11 @@ class LegPool:
         self._live: set[Connection] = set()
         self._dialling = Dialling(self._connect, self.put, limits.connect_s)
         self._line = self._dialling.line
-        lines = {"host": parts.netloc.rpartition("@")[2]} | access.headers(url)
-        self.own_lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
+        self._url, self._access = url, access
+        self.own_lines = b""
         """Header lines of every request to this engine: Host, and the key that it wants."""
+        self.take_key()
+        access.followers.add(self)
 
     @property
     def num_live(self) -> int:
@@ -72,6 +87,11 @@ class LegPool:
     def num_busy(self) -> int:
         """Connections that carry a leg or are being dialled."""
         return len(self._live) - len(self._idle) + self._dialling.num_busy
+
+    def take_key(self) -> None:
+        """Requests carry the key that the engine wants from here on."""
+        lines = {"host": urlsplit(self._url).netloc.rpartition("@")[2]} | self._access.headers(self._url)
+        self.own_lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
 
     def take(self) -> Connection | None:
         """A kept-alive connection that is fit for a request, or None: `want` one."""

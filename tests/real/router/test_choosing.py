@@ -134,3 +134,24 @@ async def test_nothing_is_kept_where_nobody_has_asked():
     async with rig() as r:
         await r.client.post(PATH, json=LONG)
         assert (await r.client.get("/admin/placements")).json() == {"explaining": False, "placements": []}
+
+
+@pytest.mark.parametrize("data_path", ["hook", "asgi"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_asks_is_told_who_served_it_and_how_and_nobody_else_is(data_path, stream):
+    async with rig(data_path=data_path, explain_header="X-Tandem-Explain", mode="pull") as r:
+        body = LONG | {"stream": stream}
+        told = (await r.client.post(PATH, json=body, headers={"X-Tandem-Explain": "1"})).headers
+        ours = {name.removeprefix("x-tandem-"): value for name, value in told.items() if name.startswith("x-tandem-")}
+        assert ours.pop("attempt") == "1" and ours.pop("mode") == "pull" and ours.pop("reason") == "configured"
+        assert {ours["prefill"], ours["decode"]} == {m.instance.instance_id for m in r.parts.router.fleet.members}
+        timing = dict(part.split(";dur=") for part in told["server-timing"].split(", "))
+        assert float(timing["first"]) >= float(timing["prefill"]) > 0
+        quiet = (await r.client.post(PATH, json=body)).headers
+        assert not [name for name in quiet if name.startswith("x-tandem") or name == "server-timing"]
+
+
+async def test_nobody_is_told_where_the_setting_is_not_made():
+    async with rig() as r:
+        told = (await r.client.post(PATH, json=LONG, headers={"X-Tandem-Explain": "1"})).headers
+        assert not [name for name in told if name.startswith("x-tandem")]

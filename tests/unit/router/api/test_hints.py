@@ -26,6 +26,13 @@ def test_only_what_is_set_is_listened_to():
     assert (bytes(deaf.session), deaf.allowed) == (b"", None)
 
 
+def test_only_who_asks_with_1_is_told_of_the_way():
+    hints = Hints(explain_header=b"x-explain")
+    assert hints.listens
+    assert [hinted({b"x-explain": value}, hints).explained for value in (b"1", b"0", b"")] == [True, False, False]
+    assert not hinted({}, hints).explained and not hinted({b"": b"1"}, HINTS).explained
+
+
 def test_the_session_header_comes_before_the_body():
     assert hinted({b"x-session": b"s"}, user="u").session == b"s"
     assert hinted({b"x-session": b""}, user="u").session == Raw(b'"u"')

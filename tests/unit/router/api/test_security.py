@@ -35,4 +35,4 @@ def test_what_is_set_is_kept(tmp_path):
     assert isinstance(made.gate.admit("/admin/fleet", ANN), Unauthorized)
     assert made.access.headers("http://d:1") == {"authorization": "Bearer k9"}
     assert made.access.headers("http://p:1") == {"authorization": "Bearer k8"}
-    assert len(made.refreshables) == 1
+    assert len(made.refreshables) == 2

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 from time import monotonic
 
 import pytest
@@ -42,6 +43,17 @@ def test_requests_name_the_host_and_carry_the_engines_key():
     assert LegPool("http://[::1]:9", PoolLimits()).own_lines == b"host: [::1]:9\r\n"
     pool = LegPool("http://user:pw@h:1", PoolLimits(), EngineAccess("k2"))
     assert pool.own_lines == b"host: h:1\r\nauthorization: Bearer k2\r\n"
+
+
+def test_a_key_that_changes_goes_with_the_next_request():
+    access = EngineAccess("all", {"http://h:1": "own"})
+    pool, other = LegPool("http://h:1", PoolLimits(), access), LegPool("http://h:2", PoolLimits(), access)
+    access.change({"http://h:1": "new", "http://h:2": ""})
+    assert pool.own_lines == b"host: h:1\r\nauthorization: Bearer new\r\n"
+    assert other.own_lines == b"host: h:2\r\n"
+    del pool
+    gc.collect()
+    assert set(access.followers) == {other}
 
 
 def test_the_warmest_connection_is_taken_first():
