@@ -80,7 +80,7 @@ def partial_sums(arrival: Arrival, answers: torch.Tensor, shape: ExpertShape) ->
     assert arrival.weights is not None
     # Every answer is rounded as if it travelled, so that the sum is one of the same numbers in both numerics.
     rounded = answers.to(DTYPES[shape.combine_format])
-    return _sum_over_k(rounded, arrival.slots, arrival.weights)
+    return sum_over_k(rounded, arrival.slots, arrival.weights)
 
 
 def weighted_sums(raw: torch.Tensor, one: Route, weights: torch.Tensor, shape: ExpertShape) -> torch.Tensor:
@@ -91,13 +91,13 @@ def weighted_sums(raw: torch.Tensor, one: Route, weights: torch.Tensor, shape: E
     """
     rows = answers_of(raw, shape)
     if shape.deduplicates:
-        return _sum_over_k(rows, one.rank_places, None)
-    return _sum_over_k(rows, one.places, weights.float())
+        return sum_over_k(rows, one.rank_places, None)
+    return sum_over_k(rows, one.places, weights.float())
 
 
-def _sum_over_k(rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def sum_over_k(rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """float32 [n, H]: rows[places[:, 0]] * weights[:, 0] + ..., one after the other; a place of -1 adds nothing."""
-    total = torch.zeros(len(places), rows.shape[1])
+    total = torch.zeros(len(places), rows.shape[1], device=rows.device)
     for k in range(places.shape[1]):
         there = torch.nonzero(places[:, k] >= 0).view(-1)
         part = rows[places[there, k]].float()

@@ -1,9 +1,11 @@
 """ModelConfig: the shape of a decoder-only transformer, read from a Hugging Face `config.json`.
 
-Both supported families share one skeleton and differ in one switch:
+All supported families share one skeleton and differ in two switches:
 
-    llama    norm - attention - norm - SwiGLU MLP
-    qwen3    the same, and every head's query and key pass an RMSNorm of their own before RoPE (`qk_norm`)
+    llama        norm - attention - norm - SwiGLU MLP
+    qwen3        the same, and every head's query and key pass an RMSNorm of their own before RoPE (`qk_norm`)
+    qwen3_moe    as qwen3, with a mixture of experts as MLP (`moe`)
+    dots1        the same, with DeepSeek-V3's experts
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine_shim.engine.reference.moe_config import MoeConfig, moe_from_hf
 from router.contract.errors import ModelUnusable
 
-FAMILIES = {"llama": False, "qwen3": True}
+FAMILIES = {"llama": False, "qwen3": True, "qwen3_moe": True, "dots1": True}
 """Family to `qk_norm`."""
 
 
@@ -50,6 +53,8 @@ class ModelConfig:
     tied_embeddings: bool
     qk_norm: bool = False
     rope_scaling: RopeScaling | None = None
+    moe: MoeConfig | None = None
+    """Experts of the layers that are not dense; None: all layers have an ordinary MLP."""
 
     @property
     def group_size(self) -> int:
@@ -97,6 +102,7 @@ def config_from_hf(raw: Mapping[str, object]) -> ModelConfig:
         tied_embeddings=raw.get("tie_word_embeddings") is True,
         qk_norm=FAMILIES[family],
         rope_scaling=_rope_scaling(rope),
+        moe=moe_from_hf(family, raw, _whole(raw, "num_hidden_layers")),
     )
 
 

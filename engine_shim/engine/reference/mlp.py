@@ -25,7 +25,14 @@ class SwiGLU:
         self._down = down
         self._silu = silu
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden], without a residual."""
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return self._down(self._silu(gate).mul_(up))
+
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """See Mlp."""
+        if not len(x):
+            return residual
         gate, up = self._gate_up(x).chunk(2, dim=-1)
         return self._down.add_to(residual, self._silu(gate).mul_(up))

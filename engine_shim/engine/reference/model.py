@@ -33,19 +33,20 @@ class Model:
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         """The cache holds the KV of all rows; returns the normed hidden states of the wanted rows, [wanted, hidden]."""
-        plan = self._kernels.plan_attention(batch, cache, self._config.group_size)
-        turns = self._rope.at(batch.positions)
         x = self._weights.embedding[batch.token_ids]
+        # A rank without rows takes part in its peers' mixtures of experts, and in nothing else.
+        plan = self._kernels.plan_attention(batch, cache, self._config.group_size) if len(x) else None
+        turns = self._rope.at(batch.positions)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            mixed = self._mix(index, x, batch, plan, cache, turns)
+            mixed = x if plan is None else self._mix(index, x, batch, plan, cache, turns)
             if index == last and batch.wanted is not None:
                 # Rows that nobody wants have left their KV behind and are of no more use.
                 x, mixed = x[batch.wanted], mixed[batch.wanted]
-                if not len(x):
-                    return x
-            x = layer.out.add_to(x, mixed)
-            x = layer.mlp.add_to(x, self._norm(x, layer.mlp_norm))
+            if len(x):
+                x = layer.out.add_to(x, mixed)
+            if len(x) or self._config.moe is not None:
+                x = layer.mlp.add_to(x, self._norm(x, layer.mlp_norm))
         return self._norm(x, self._weights.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,24 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+QWEN3_MOE = {
+    "head_dim": 16,
+    "num_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
+DOTS1 = {
+    "head_dim": 16,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0}
 
 
@@ -69,11 +87,16 @@ def saved(folder: Path, family: str, seed: int = 0, **changes: object) -> torch.
     config_class, model_class = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+        "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
     }[family]
     model = model_class(config_class(**TINY | changes)).float().eval()
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.uniform_(buffer, -0.3, 0.3)
     model.save_pretrained(folder, max_shard_size=changes.get("max_shard_size", "1GB"))
     return model
 
@@ -88,8 +111,23 @@ def saved(folder: Path, family: str, seed: int = 0, **changes: object) -> torch.
         ("llama", {"rope_parameters": LINEAR}),
         ("qwen3", {"head_dim": 32}),
         ("qwen3", {"head_dim": 8, "tie_word_embeddings": True}),
+        ("qwen3_moe", QWEN3_MOE),
+        ("qwen3_moe", QWEN3_MOE | {"norm_topk_prob": False, "mlp_only_layers": [1]}),
+        ("dots1", DOTS1),
+        ("dots1", DOTS1 | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}),
     ],
-    ids=["llama", "tied", "llama3-rope", "linear-rope", "qwen3", "qwen3-tied"],
+    ids=[
+        "llama",
+        "tied",
+        "llama3-rope",
+        "linear-rope",
+        "qwen3",
+        "qwen3-tied",
+        "qwen3-moe",
+        "qwen3-moe-dense-layer",
+        "dots1",
+        "dots1-no-groups",
+    ],
 )
 def test_logits_of_saved_checkpoints_are_equal(tmp_path, numerics, family, changes):
     theirs = saved(tmp_path, family, **changes)

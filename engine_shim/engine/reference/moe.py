@@ -1,0 +1,45 @@
+"""A mixture of experts as an Mlp: this rank's rows go to their experts' ranks and come back as sums.
+
+The shared expert is computed while rows travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine_shim.engine.reference.gate import Gate
+from engine_shim.engine.reference.mlp import SwiGLU
+from engine_shim.experts.port import Dispatched, Experts
+from engine_shim.experts.quantise import unpack_rows
+
+
+class MixtureOfExperts:
+    """See Mlp. Every rank calls it for every layer of every step, with zero rows if it has none."""
+
+    def __init__(self, gate: Gate, experts: Experts, local: Sequence[SwiGLU], shared: SwiGLU | None) -> None:
+        """`local` are this rank's experts, in order."""
+        self._gate = gate
+        self._experts = experts
+        self._local = local
+        self._shared = shared
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See Mlp."""
+        flight = self._experts.dispatch_send(x, *self._gate.choose(x))
+        shared = self._shared(x) if self._shared is not None and len(x) else None
+        held = self._experts.dispatch_receive(flight)
+        self._experts.combine_send(flight, self._answers(held, x.dtype))
+        mixed = self._experts.combine_receive(flight)
+        return residual + (mixed if shared is None else mixed + shared)
+
+    def _answers(self, held: Dispatched, dtype: torch.dtype) -> torch.Tensor:
+        """[slots, H]; padding is not written."""
+        rows = unpack_rows(held.rows).to(dtype)
+        answers = torch.empty_like(rows)
+        begins, counts = held.target.expert_offsets.tolist(), held.target.expert_counts.tolist()
+        for expert, begin, count in zip(self._local, begins, counts, strict=False):
+            if count:
+                answers[begin : begin + count] = expert(rows[begin : begin + count].contiguous())
+        return answers
