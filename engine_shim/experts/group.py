@@ -106,6 +106,7 @@ class ExpertGroup:
     def combine_receive(self, flight: Flight, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Experts."""
         combined = self._wait(flight, self._exchange.combined)
+        self._settle()
         return combined if out is None else out.copy_(combined)
 
     def mask(self, peers: frozenset[int]) -> None:
@@ -136,14 +137,19 @@ class ExpertGroup:
         self.stats.waited(phase, self._waiting.clock() - began, latest)
         return result
 
+    def _settle(self) -> None:
+        """Nothing of ours needs this rank's attention to arrive, however long it now stays away."""
+        ends_at, polls = self._waiting.clock() + self._waiting.deadline_s, 0
+        while self._exchange.transport.busy and self._waiting.clock() < ends_at:
+            self._take_landed()
+            polls += 1
+            if polls > EAGER_POLLS:
+                self._waiting.pause(PAUSE_S)
+
     def _advance(self, flight: Flight, latest: int | None) -> int | None:
         """Take what has landed; the rank that came last, of those that this flight waits for."""
         exchange = self._exchange
-        for source, signal in exchange.transport.poll():
-            if signal.phase is Phase.REFUSED:
-                self._refused.setdefault(source, signal)
-                continue
-            exchange.landings.land(source, signal)
+        for source, signal in self._take_landed():
             if signal.epoch == flight:
                 latest = source
         missing = exchange.missing(flight)
@@ -155,6 +161,16 @@ class ExpertGroup:
         if missing & exchange.transport.gone:
             self._fail(flight)
         return latest
+
+    def _take_landed(self) -> list[tuple[int, Signal]]:
+        """Count what has landed, and return it."""
+        landed = self._exchange.transport.poll()
+        for source, signal in landed:
+            if signal.phase is Phase.REFUSED:
+                self._refused.setdefault(source, signal)
+            else:
+                self._exchange.landings.land(source, signal)
+        return landed
 
     def _fail(self, flight: Flight) -> None:
         """Raise RankGone, after saying so to the others."""

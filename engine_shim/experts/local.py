@@ -136,6 +136,11 @@ class LocalTransport:
         """Nobody: a dead rank is silent here, and only a deadline tells."""
         return frozenset()
 
+    @property
+    def busy(self) -> bool:
+        """Never: the network moves by itself."""
+        return False
+
     def close(self) -> None:
         """See Transport."""
 

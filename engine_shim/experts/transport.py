@@ -46,5 +46,9 @@ class Transport(Protocol):
     def gone(self) -> frozenset[int]:
         """Ranks that are known to be dead."""
 
+    @property
+    def busy(self) -> bool:
+        """True while a Put of ours needs more polls before it has landed and been told."""
+
     def close(self) -> None:
         """Nothing is registered any more; a second call does nothing."""

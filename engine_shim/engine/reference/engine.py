@@ -6,10 +6,12 @@ One step:   schedule -> run (forward, logits, sample) -> for each sequence: appe
 from __future__ import annotations
 
 import logging
+import mmap
 import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import torch
 
@@ -31,7 +33,7 @@ from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
-from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.model import ForwardPass, Model
 from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.runner import Runner
 from engine_shim.engine.reference.sampler import Sampled, Sampler
@@ -42,7 +44,7 @@ from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Weights
-from router.contract.errors import EngineDown, ModelUnusable, StaleAttempt, TandemError
+from router.contract.errors import EngineDown, ModelUnusable, RankGone, StaleAttempt, TandemError
 from router.contract.kv import KVLayout, Region
 
 log = logging.getLogger("tandem.engine")
@@ -50,13 +52,36 @@ log = logging.getLogger("tandem.engine")
 DEFAULT_KV_TOKENS = 8192
 
 
+class Ranks(Protocol):
+    """Processes that compute an engine's batches together."""
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """The KV cache, which they share."""
+
+    @property
+    def model(self) -> ForwardPass:
+        """What they compute."""
+
+    def ensure(self) -> bool:
+        """All of them are alive; True when they had to be started again. Raises RankGone when they cannot be."""
+
+    def close(self) -> None:
+        """None of them is left."""
+
+
 class ReferenceEngine:
     """See `engine_shim.engine.port.Engine`."""
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, tokenizer: Tokenizer, settings: ReferenceSettings
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        tokenizer: Tokenizer,
+        settings: ReferenceSettings,
+        ranks: Ranks | None = None,
     ) -> None:
-        """An idle engine.
+        """An idle engine; with `ranks`, they compute, and `weights` have no layers.
 
         Raises:
             ModelUnusable: the KV cache would not hold a single block.
@@ -65,13 +90,11 @@ class ReferenceEngine:
         self.tokenizer = tokenizer
         self._settings = settings
         device = weights.embedding.device
-        self.layout: KVLayout = _layout(config, weights.embedding.dtype, settings)
-        self._cache = KVCache(self.layout, device)
-        limit = settings.max_context_tokens or self.layout.num_blocks * self.layout.block_tokens
-        self._max_context_tokens = min(limit, config.max_context_tokens)
-        model = Model(config, weights, self._max_context_tokens, kernels_of(settings.numerics))
-        if settings.numerics is Numerics.INVARIANT:
-            check_invariance(model, self.layout, self._max_context_tokens, device)
+        self.layout: KVLayout = layout_of(config, weights.embedding.dtype, settings)
+        self._cache = KVCache(self.layout, device, None if ranks is None else ranks.memory)
+        self._max_context_tokens = context_of(config, self.layout, settings)
+        self._ranks = ranks
+        model = ranks.model if ranks is not None else self._own_model(config, weights)
         eos_token_ids = tuple(token_id for token_id in tokenizer.eos_token_ids if token_id < config.vocab_size)
         self._runner = Runner(model, self._cache, Sampler(eos_token_ids))
         self._seeds = Random(settings.seed)
@@ -89,6 +112,18 @@ class ReferenceEngine:
             weights_digest=weights.digest,
             created_unix_s=int(time.time()),
         )
+
+    def _own_model(self, config: ModelConfig, weights: Weights) -> Model:
+        numerics = self._settings.numerics
+        model = Model(config, weights, self._max_context_tokens, kernels_of(numerics))
+        if numerics is Numerics.INVARIANT:
+            check_invariance(model, self.layout, self._max_context_tokens, weights.embedding.device)
+        return model
+
+    def close(self) -> None:
+        """Processes of the engine's own have ended."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     @property
     def region(self) -> Region:
@@ -153,7 +188,9 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[EngineEvent]:
-        """See Engine.step."""
+        """See Engine.step. Raises RankGone when ranks that ended cannot be started again."""
+        if self._ranks is not None:
+            self._ranks.ensure()
         schedule = self._scheduler.schedule()
         fresh = self._pool.take_fresh()
         if fresh:
@@ -163,6 +200,8 @@ class ReferenceEngine:
             return events
         try:
             outcomes = self._runner.run(schedule.rows)
+        except RankGone as error:
+            return events + [self._fail(sequence, error) for sequence in list(self._scheduler.running)]
         except Exception as error:
             # The one boundary of a batch: a bad one fails those that run, and the engine goes on.
             log.exception("A batch failed.")
@@ -217,7 +256,14 @@ class ReferenceEngine:
         return SequenceFailed(sequence.seq_id, error)
 
 
-def _layout(config: ModelConfig, dtype: torch.dtype, settings: ReferenceSettings) -> KVLayout:
+def context_of(config: ModelConfig, layout: KVLayout, settings: ReferenceSettings) -> int:
+    """The longest sequence, tokens: what was asked for, but no more than the cache and the model hold."""
+    limit = settings.max_context_tokens or layout.num_blocks * layout.block_tokens
+    return min(limit, config.max_context_tokens)
+
+
+def layout_of(config: ModelConfig, dtype: torch.dtype, settings: ReferenceSettings) -> KVLayout:
+    """The KV cache that these settings ask for. Raises ModelUnusable when it would hold no block."""
     layout = KVLayout(
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,

@@ -23,8 +23,8 @@ TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": 
 class KVCache:
     """Memory of the blocks. It is zero at the start, and its pages are first touched when a block is written."""
 
-    def __init__(self, layout: KVLayout, device: torch.device) -> None:
-        """Take `layout.total_bytes` on `device`."""
+    def __init__(self, layout: KVLayout, device: torch.device, memory: mmap.mmap | None = None) -> None:
+        """Take `layout.total_bytes` on `device`, or lie in `memory`."""
         self.layout = layout
         dtype = TORCH_DTYPES[layout.dtype]
         block = (layout.block_tokens, layout.num_kv_heads, layout.head_dim)
@@ -32,7 +32,7 @@ class KVCache:
             shape = (layout.num_blocks, layout.num_layers, 2, *block)
         else:
             shape = (layout.num_layers, 2, layout.num_blocks, *block)
-        self.tensor = _zeros(layout.total_bytes, dtype, device).view(shape)
+        self.tensor = _zeros(layout.total_bytes, dtype, device, memory).view(shape)
         """The whole cache, contiguous, in the order of the layout."""
         axes = (1, 0, 3, 2, 4, 5) if layout.order is KVOrder.BLOCK_FIRST else (0, 2, 3, 1, 4, 5)
         by_layer = self.tensor.permute(axes)
@@ -54,8 +54,8 @@ class KVCache:
         self.layers[layer].index_put_(places, kv)
 
 
-def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device, memory: mmap.mmap | None) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(num_bytes, dtype=torch.uint8, device=device).view(dtype)
     # torch.zeros writes every page; an anonymous mapping is zero without having been touched.
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype)
+    return torch.frombuffer(memory or mmap.mmap(-1, num_bytes), dtype=dtype)

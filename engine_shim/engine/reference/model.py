@@ -8,6 +8,8 @@ logits = head(norm(x))
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
@@ -18,6 +20,16 @@ from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.rope import RopeTable
 from engine_shim.engine.reference.weights import LayerWeights, Weights
+
+
+class ForwardPass(Protocol):
+    """A model, wherever it is computed."""
+
+    def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
+        """The cache holds the KV of all rows; returns the normed hidden states of the wanted rows, [wanted, hidden]."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [rows, vocab] of what `forward` gave."""
 
 
 class Model:
@@ -32,7 +44,7 @@ class Model:
         self._rope = RopeTable(weights.rope_frequencies, num_positions, embedding.dtype).to(embedding.device)
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
-        """The cache holds the KV of all rows; returns the normed hidden states of the wanted rows, [wanted, hidden]."""
+        """See ForwardPass."""
         x = self._weights.embedding[batch.token_ids]
         # A rank without rows takes part in its peers' mixtures of experts, and in nothing else.
         plan = self._kernels.plan_attention(batch, cache, self._config.group_size) if len(x) else None
@@ -50,7 +62,7 @@ class Model:
         return self._norm(x, self._weights.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [rows, vocab] of what `forward` gave."""
+        """See ForwardPass."""
         return self._weights.head(hidden).float()
 
     def _mix(

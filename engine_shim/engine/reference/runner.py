@@ -10,7 +10,7 @@ import torch
 from engine_shim.engine.reference.batch import Chunk, make_batch
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.logprobs import token_logprobs
-from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.model import ForwardPass
 from engine_shim.engine.reference.sampler import Sampled, Sampler
 from engine_shim.engine.reference.sequence import Sequence
 from router.contract.errors import TandemError
@@ -22,7 +22,7 @@ HEAD_ROWS = 64
 class Runner:
     """Computes batches. Knows nothing of queues or blocks; tables and counts of the sequences are given."""
 
-    def __init__(self, model: Model, cache: KVCache, sampler: Sampler) -> None:
+    def __init__(self, model: ForwardPass, cache: KVCache, sampler: Sampler) -> None:
         self._model = model
         self._cache = cache
         self._sampler = sampler

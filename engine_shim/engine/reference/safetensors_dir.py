@@ -30,7 +30,8 @@ class SafetensorsCheckpoint:
         raw_config = _read_json(directory / "config.json")
         self.config = config_from_hf(raw_config)
         self._file_of = _file_of(directory)
-        self._hash = hashlib.sha256(repr(self.config).encode())
+        self.hashes: dict[str, str] = {}
+        """Digest of each tensor that has been read, here or by whoever shares the work."""
 
     def has(self, name: str) -> bool:
         """See Checkpoint.has."""
@@ -48,13 +49,14 @@ class SafetensorsCheckpoint:
             raise ModelUnusable(f"{self._directory / file} cannot be read ({error}); download it again.") from error
         if stored.shape != out.shape:
             raise ModelUnusable(f"{self._directory}: {name} has sizes {[*stored.shape]}, not {[*out.shape]}.")
-        self._hash.update(f"{name} {stored.dtype}".encode())
-        self._hash.update(stored.contiguous().view(torch.uint8).numpy())
+        one = hashlib.sha256(f"{name} {stored.dtype}".encode())
+        one.update(stored.contiguous().view(torch.uint8).numpy())
+        self.hashes[name] = one.hexdigest()
         out.copy_(stored)
 
     def digest(self) -> str:
         """See Checkpoint.digest."""
-        return self._hash.hexdigest()[:32]
+        return hashlib.sha256(repr((self.config, sorted(self.hashes.items()))).encode()).hexdigest()[:32]
 
 
 def _file_of(directory: Path) -> dict[str, str]:

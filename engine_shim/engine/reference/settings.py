@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine_shim.experts.shape import ExpertNumerics
 from router.contract.errors import BadSettings
 from router.contract.kv import KVOrder
 
@@ -49,12 +50,17 @@ class ReferenceSettings:
     num_threads: int = 0
     """CPU threads of the kernels, process-wide; 0: torch's choice."""
     prefix_cache: bool = True
+    num_ranks: int = 1
+    """Processes that share the experts of each layer; 1: this one holds all."""
+    expert_numerics: ExpertNumerics = ExpertNumerics.EXACT
+    expert_wait_for_s: float = 10.0
+    """The longest that a rank waits for the others within one layer."""
     seed: int = 0
     """Start of the engine's own random stream, used by sequences without a seed."""
 
     def __post_init__(self) -> None:
         """Raise BadSettings for values that no engine can run with."""
-        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens"):
+        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "num_ranks"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must be at least 1.")
         for name in ("num_blocks", "kv_bytes", "max_context_tokens", "num_threads"):

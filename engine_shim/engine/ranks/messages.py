@@ -1,0 +1,107 @@
+"""What an engine and its rank processes say to each other, over one socket each, in this order.
+
+engine                    rank
+Start            ->
+                 <-       Joining       an agent that can be written
+Together         ->                     all agents
+                 <-       Ready         weights loaded, one step taken together
+Compute          ->                     again and again, to all ranks at once
+                 <-       Computed
+                 <-       Failed        instead of any answer; the rank ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_shim.engine.reference.batch import Chunk
+from engine_shim.engine.reference.expert_share import ExpertShare
+from engine_shim.engine.reference.settings import ReferenceSettings
+from engine_shim.experts.fabric_transport import RankCard
+from router.contract.kv import KVLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything that a rank must know."""
+
+    rank: int
+    group: str
+    """Name of this start of the group; agents carry it, so that an earlier group's notices are nobody's."""
+    share: ExpertShare
+    settings: ReferenceSettings
+    layout: KVLayout
+    kv_fd: int
+    """The engine's KV cache, shared by all ranks of its host."""
+    num_positions: int
+    wait_for_s: float
+    """The longest wait for the other ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """This rank can be written."""
+
+    card: RankCard
+    buffer_bytes: int
+    """Memory that its experts' rows travel through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """All ranks' cards."""
+
+    cards: Mapping[int, RankCard]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """This rank has its weights."""
+
+    hashes: Mapping[str, str]
+    """Digest of each tensor that it has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One step; a rank without chunks takes part all the same."""
+
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A rank's ExpertStats, as sums since its start."""
+
+    num_steps: int = 0
+    dispatch_s: float = 0.0
+    combine_s: float = 0.0
+    dispatch_wait_s: float = 0.0
+    combine_wait_s: float = 0.0
+    rows: int = 0
+    """Rows that came for its experts."""
+    skew: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The wanted rows' hidden states, in the order of the chunks."""
+
+    hidden: npt.NDArray[np.float32]
+    """An array, since torch would send a handle of shared memory and not the numbers."""
+    figures: Figures = field(default_factory=Figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The rank gives up."""
+
+    sentence: str
+
+
+FromRank = Joining | Ready | Computed | Failed
+ToRank = Start | Together | Compute

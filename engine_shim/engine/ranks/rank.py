@@ -1,0 +1,114 @@
+"""One rank process: `python -m engine_shim.engine.ranks.rank FD`, for an engine at the other end of socket FD.
+
+It ends when the socket does: an engine that dies leaves no ranks behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+
+from engine_shim.engine.ranks.messages import (
+    Compute,
+    Computed,
+    Failed,
+    Figures,
+    FromRank,
+    Joining,
+    Ready,
+    Start,
+    Together,
+)
+from engine_shim.engine.ranks.shared_memory import map_memory
+from engine_shim.engine.reference.batch import make_batch
+from engine_shim.engine.reference.checkpoint import locate
+from engine_shim.engine.reference.expert_share import expert_shape
+from engine_shim.engine.reference.kernels import kernels_of
+from engine_shim.engine.reference.kv_cache import TORCH_DTYPES, KVCache
+from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
+from engine_shim.engine.reference.self_check import check_invariance
+from engine_shim.engine.reference.settings import Numerics
+from engine_shim.engine.reference.weights import Holding, load_weights
+from engine_shim.experts.fabric_transport import FabricTransport, region_of, take_memory
+from engine_shim.experts.group import ExpertGroup, Waiting
+from engine_shim.experts.regions import plan_regions
+from engine_shim.experts.stats import ExpertStats
+from engine_shim.fabric.nixl import NixlFabric
+from router.contract.errors import TandemError
+
+log = logging.getLogger("tandem.rank")
+
+
+def main() -> None:
+    """Serve one engine until its socket closes."""
+    logging.basicConfig(level="INFO", format="%(levelname).1s %(name)s %(message)s", stream=sys.stderr)
+    connection: Connection[FromRank, Start | Together | Compute] = Connection(int(sys.argv[1]))
+    try:
+        _serve(connection)
+    except EOFError:
+        return
+    except TandemError as error:
+        connection.send(Failed(error.message))
+
+
+def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None:
+    start = connection.recv()
+    assert isinstance(start, Start)
+    settings = start.settings
+    torch.set_num_threads(max(settings.num_threads, 1))
+    checkpoint = SafetensorsCheckpoint(locate(settings.model))
+    dtype = TORCH_DTYPES[settings.dtype or "float32"]
+    regions = plan_regions(expert_shape(checkpoint.config, dtype, start.share), flights=1)
+    memory = take_memory(regions)
+    fabric = NixlFabric(f"{start.group}-{start.rank}", region_of(memory))
+    transport = FabricTransport(fabric, memory, regions, start.rank)
+    connection.send(Joining(transport.card(), regions.total_bytes))
+    together = connection.recv()
+    assert isinstance(together, Together)
+    transport.connect(together.cards)
+    group = ExpertGroup.over(transport, regions, start.rank, Waiting(start.wait_for_s))
+    kernels, device = kernels_of(settings.numerics), torch.device("cpu")
+    weights = load_weights(checkpoint, dtype, device, kernels, Holding(group))
+    model = Model(checkpoint.config, weights, start.num_positions, kernels)
+    cache = KVCache(start.layout, device, map_memory(start.kv_fd, start.layout.total_bytes))
+    if settings.numerics is Numerics.INVARIANT:
+        check_invariance(model, start.layout, start.num_positions, device)
+    compute = _computing(model, cache)
+    compute(Compute(()))
+    connection.send(Ready(checkpoint.hashes))
+    while isinstance(message := connection.recv(), Compute):
+        connection.send(Computed(compute(message).float().numpy(), _figures(group.stats)))
+
+
+def _computing(model: Model, cache: KVCache) -> Callable[[Compute], torch.Tensor]:
+    @torch.inference_mode()
+    def compute(message: Compute) -> torch.Tensor:
+        batch = make_batch(message.chunks, cache.layout.block_tokens, cache.tensor.device)
+        return model.forward(batch, cache)
+
+    return compute
+
+
+def _figures(stats: ExpertStats) -> Figures:
+    return Figures(
+        num_steps=stats.num_steps,
+        dispatch_s=stats.dispatch_s,
+        combine_s=stats.combine_s,
+        dispatch_wait_s=stats.dispatch_wait_s,
+        combine_wait_s=stats.combine_wait_s,
+        rows=sum(stats.expert_rows),
+        skew=stats.skew,
+    )
+
+
+if __name__ == "__main__":
+    main()
+    sys.stderr.flush()
+    # UCX may abort in its destructors when a peer has died before us.
+    os._exit(0)
