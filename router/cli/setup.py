@@ -15,6 +15,8 @@ from router.contract.instance import Mode, Role
 from router.contract.seal import KEY_VARIABLE
 
 DEFAULT_MODEL = "smollm2-135m"
+SEEDED_MODELS = ("tiny-moe", "tiny-deepseek")
+"""Tiny mixtures of experts with random weights, which engines write themselves."""
 
 
 def _key() -> str:
@@ -37,6 +39,8 @@ class EngineChoice:
     kv_bytes: int | None = None
     threads: int | None = None
     """Of each engine; None shares the machine's cores evenly."""
+    ep: int | None = None
+    """Processes of each engine that share the model's experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--numerics": engine.numerics,
         "--block-tokens": _text(block_tokens),
         "--kv-bytes": _text(engine.kv_bytes),
+        "--ep": _text(engine.ep),
         "--threads": str(setup.threads_per_engine),
         "--namespace": setup.namespace,
     }

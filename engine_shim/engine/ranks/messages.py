@@ -49,6 +49,7 @@ class Joining:
     card: RankCard
     buffer_bytes: int
     """Memory that its experts' rows travel through."""
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """RankProcesses: the ranks of one engine as processes.
 
-They live and die together. A rank that ends, or says that it gives up, takes the others with it, since none of them can
+One interpreter imports what all need and becomes all of them by fork, in a process group of their own. They live and
+die together. A rank that ends, or says that it gives up, takes the others with it, since none of them can
 finish a step without it; `restart` then begins a new group with a new name. Everything here is bounded in time.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,12 +44,6 @@ STEP_FOR_S = 120.0
 Answer = TypeVar("Answer", Joining, Ready, Computed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    process: subprocess.Popen[bytes]
-    connection: Connection[ToRank, FromRank]
-
-
 @dataclass(slots=True)
 class RankProcesses:
     """All ranks of one engine. One thread uses it."""
@@ -57,7 +54,10 @@ class RankProcesses:
     num_restarts: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
     """Digest of every tensor that any rank has read."""
-    _ranks: list[_Rank] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    """Of the processes, by rank; empty when they are down."""
+    _leader: subprocess.Popen[bytes] | None = None
+    _connections: list[Connection[ToRank, FromRank]] = field(default_factory=list)
     _generation: int = 0
 
     @property
@@ -65,19 +65,15 @@ class RankProcesses:
         """How many there are when all is well."""
         return self.plan.share.num_ranks
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes, by rank; empty when they are down."""
-        return [rank.process.pid for rank in self._ranks]
-
     def start(self) -> None:
         """All ranks are ready. Raises RankGone, and then none is left."""
         self._generation += 1
         group = f"{self.plan.group}.{self._generation}"
-        self._ranks = [_spawn(self.kv.fd) for _ in range(self.num_ranks)]
-        for number, rank in enumerate(self._ranks):
-            rank.connection.send(replace(self.plan, rank=number, group=group, kv_fd=self.kv.fd))
+        self._spawn()
+        for number, connection in enumerate(self._connections):
+            connection.send(replace(self.plan, rank=number, group=group, kv_fd=self.kv.fd))
         joining = self._all(Joining, START_FOR_S)
+        self.pids = [one.pid for one in joining]
         self._tell(Together({number: one.card for number, one in enumerate(joining)}))
         for ready in self._all(Ready, START_FOR_S):
             self.hashes |= ready.hashes
@@ -85,7 +81,8 @@ class RankProcesses:
 
     def ensure(self) -> bool:
         """All ranks are alive; True when they had to be started again. Raises RankGone when they cannot be."""
-        if self._ranks and all(rank.process.poll() is None for rank in self._ranks):
+        # Between steps no rank has anything to say but that it has ended.
+        if self._connections and not any(connection.poll() for connection in self._connections):
             return False
         self.close()
         self.num_restarts += 1
@@ -95,8 +92,8 @@ class RankProcesses:
     def compute(self, parts: Sequence[Compute]) -> list[Computed]:
         """One step of all ranks. Raises RankGone, and then none is left."""
         try:
-            for rank, part in zip(self._ranks, parts, strict=True):
-                rank.connection.send(part)
+            for connection, part in zip(self._connections, parts, strict=True):
+                connection.send(part)
         except OSError as error:
             self.close()
             raise RankGone("An expert rank ended; all of them are started again.") from error
@@ -104,36 +101,49 @@ class RankProcesses:
 
     def close(self) -> None:
         """No rank is left."""
-        for rank in self._ranks:
-            rank.process.kill()
-            rank.connection.close()
-        for rank in self._ranks:
-            rank.process.wait()
-        self._ranks = []
+        for connection in self._connections:
+            connection.close()
+        self._connections, self.pids = [], []
+        if self._leader is not None:
+            # The leader is not waited for before, so its number still names its group, even if it has ended.
+            os.killpg(self._leader.pid, signal.SIGKILL)
+            self._leader.wait()
+            self._leader = None
+
+    def _spawn(self) -> None:
+        pipes = [Pipe() for _ in range(self.num_ranks)]
+        fds = [theirs.fileno() for _, theirs in pipes]
+        argv = [sys.executable, "-m", "engine_shim.engine.ranks.rank", *map(str, fds)]
+        self._leader = subprocess.Popen(
+            argv, pass_fds=(*fds, self.kv.fd), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        )
+        for _, theirs in pipes:
+            theirs.close()
+        self._connections = [ours for ours, _ in pipes]
 
     def _tell(self, message: ToRank) -> None:
-        for rank in self._ranks:
-            rank.connection.send(message)
+        for connection in self._connections:
+            connection.send(message)
 
     def _all(self, kind: type[Answer], wait_for_s: float) -> list[Answer]:
         """One answer of each rank, by rank. Raises RankGone as soon as one ends or gives up."""
         answers: dict[int, Answer] = {}
         ends_at = time.monotonic() + wait_for_s
-        while len(answers) < len(self._ranks):
-            waiting = {rank.connection: number for number, rank in enumerate(self._ranks) if number not in answers}
+        while len(answers) < len(self._connections):
+            waiting = {one: number for number, one in enumerate(self._connections) if number not in answers}
             came = wait(list(waiting), max(ends_at - time.monotonic(), 0.0))
             if not came:
                 self._give_up(f"expert ranks {sorted(waiting.values())} have not answered in {wait_for_s:.0f} s")
             for connection in came:
                 number = waiting[connection]  # type: ignore[index]
                 answers[number] = self._answer(number, kind)
-        return [answers[number] for number in range(len(self._ranks))]
+        return [answers[number] for number in range(len(self._connections))]
 
     def _answer(self, number: int, kind: type[Answer]) -> Answer:
         try:
-            message = self._ranks[number].connection.recv()
+            message = self._connections[number].recv()
         except (EOFError, OSError):
-            self._give_up(f"expert rank {number} ended with status {self._ranks[number].process.poll()}")
+            self._give_up(f"expert rank {number} has ended")
         if isinstance(message, Failed):
             self._give_up(f"expert rank {number} gives up ({message.sentence})")
         assert isinstance(message, kind)
@@ -143,11 +153,3 @@ class RankProcesses:
         log.warning("%s; all of them are started again.", why)
         self.close()
         raise RankGone(f"The step failed: {why}; send the request again.")
-
-
-def _spawn(kv_fd: int) -> _Rank:
-    ours, theirs = Pipe()
-    argv = [sys.executable, "-m", "engine_shim.engine.ranks.rank", str(theirs.fileno())]
-    process = subprocess.Popen(argv, pass_fds=(theirs.fileno(), kv_fd), stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    theirs.close()
-    return _Rank(process, ours)

@@ -1,6 +1,7 @@
-"""One rank process: `python -m engine_shim.engine.ranks.rank FD`, for an engine at the other end of socket FD.
+"""Rank processes: `python -m engine_shim.engine.ranks.rank FD ...`, one for each socket FD to an engine.
 
-It ends when the socket does: an engine that dies leaves no ranks behind.
+The interpreter forks before it has threads or an agent, so that its imports are paid for once. A rank ends when its
+socket does: an engine that dies leaves no ranks behind.
 """
 
 from __future__ import annotations
@@ -46,15 +47,32 @@ log = logging.getLogger("tandem.rank")
 
 
 def main() -> None:
-    """Serve one engine until its socket closes."""
+    """Serve one engine until the socket closes."""
+    fds = [int(word) for word in sys.argv[1:]]
+    mine = fds[0]
+    for fd in fds[1:]:
+        if not os.fork():
+            mine = fd
+            break
+    for fd in fds:
+        if fd != mine:
+            os.close(fd)
     logging.basicConfig(level="INFO", format="%(levelname).1s %(name)s %(message)s", stream=sys.stderr)
-    connection: Connection[FromRank, Start | Together | Compute] = Connection(int(sys.argv[1]))
+    connection: Connection[FromRank, Start | Together | Compute] = Connection(mine)
     try:
         _serve(connection)
-    except EOFError:
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # The engine is gone, or has begun a new group.
         return
     except TandemError as error:
+        _say_why(connection, error)
+
+
+def _say_why(connection: Connection[FromRank, Start | Together | Compute], error: TandemError) -> None:
+    try:
         connection.send(Failed(error.message))
+    except OSError:
+        log.warning("%s", error.message)
 
 
 def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None:
@@ -68,7 +86,7 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     memory = take_memory(regions)
     fabric = NixlFabric(f"{start.group}-{start.rank}", region_of(memory))
     transport = FabricTransport(fabric, memory, regions, start.rank)
-    connection.send(Joining(transport.card(), regions.total_bytes))
+    connection.send(Joining(transport.card(), regions.total_bytes, os.getpid()))
     together = connection.recv()
     assert isinstance(together, Together)
     transport.connect(together.cards)

@@ -1,0 +1,81 @@
+"""Mixtures of experts over rank processes, through the router: the law, whatever the number of ranks on either side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.processes import ProcessSite
+
+pytestmark = [pytest.mark.needs("nixl"), pytest.mark.timeout(600)]
+
+COMMON = (
+    "--numerics invariant --threads 1 --kv-bytes 4000000 --max-batch-tokens 64 --kv-wait-for-s 300 --lease-for-s 300 "
+    "--expert-wait-for-s 60"
+)
+PATIENT = ("--prefill-s", "300", "--first-token-s", "300", "--next-token-s", "300", "--total-s", "400")
+PROMPTS = ["a", "Experts are many, tokens few. " * 5, "0123456789" * 9, "Why is the sky blue?"]
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[ProcessSite]:
+    async with ProcessSite(tmp_path) as site:
+        yield site
+
+
+async def answers(site: ProcessSite, url: str, model: str) -> list[list[int]]:
+    async def one(prompt: str) -> list[int]:
+        body = {"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        reply = await site.client.post(f"{url}/v1/completions", json=body | {"ignore_eos": True})
+        assert reply.status_code == 200, reply.text
+        tokens: list[int] = reply.json()["choices"][0]["token_ids"]
+        return tokens
+
+    return await asyncio.gather(*(one(prompt) for prompt in PROMPTS))
+
+
+def ranks_of(site: ProcessSite, name: str) -> list[psutil.Process]:
+    """Rank processes of one engine, by rank as they were forked."""
+    return psutil.Process(site.engines[name].pid).children(recursive=True)
+
+
+async def test_the_law_over_two_and_three_ranks_and_a_rank_that_is_killed(site: ProcessSite) -> None:
+    await site.open_engines(
+        mono=f"--role both --fabric none --model tiny-moe {COMMON}",
+        p2=f"--role prefill --model tiny-moe --ep 2 {COMMON}",
+        d3=f"--role decode --model tiny-moe --ep 3 {COMMON}",
+    )
+    await site.open_router("ep", "p2", "d3", "--mode", "push", *PATIENT)
+    mono = await answers(site, site.engines["mono"].url, "tiny-moe")
+    assert len({tuple(tokens) for tokens in mono}) == len(PROMPTS)
+    assert await answers(site, site.routers["ep"], "tiny-moe") == mono
+
+    before = {process.pid for process in ranks_of(site, "d3")}
+    asked = asyncio.create_task(
+        site.client.post(
+            f"{site.engines['d3'].url}/v1/completions",
+            json={"model": "tiny-moe", "prompt": "x", "max_tokens": 400, "temperature": 0, "ignore_eos": True},
+        )
+    )
+    while not await site.gauge(site.engines["d3"].url, "tandem_shim_running_seqs"):
+        await asyncio.sleep(0.02)
+    os.kill(max(before), signal.SIGKILL)
+    reply = await asyncio.wait_for(asked, 30)
+    assert reply.status_code == 503, reply.text
+    assert reply.json()["error"]["code"] == "rank_gone"
+    # The group begins anew, and the instance serves as before.
+    assert await answers(site, site.routers["ep"], "tiny-moe") == mono
+    assert before.isdisjoint(process.pid for process in ranks_of(site, "d3"))
+
+    everybody = [process for name in ("p2", "d3") for process in ranks_of(site, name)]
+    assert len(everybody) == 5
+    os.kill(site.engines["p2"].pid, signal.SIGKILL)
+    os.kill(site.engines["d3"].pid, signal.SIGTERM)
+    _, left = psutil.wait_procs(everybody, timeout=60)
+    assert left == []
