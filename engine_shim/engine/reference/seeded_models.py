@@ -20,7 +20,7 @@ from engine_shim.engine.reference.checkpoint_names import tensor_shapes
 from engine_shim.engine.reference.config import config_from_hf
 
 SEED = 20251130
-_COMMON: dict[str, object] = {
+_SHAPE: dict[str, object] = {
     "vocab_size": 264,
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -39,14 +39,14 @@ _COMMON: dict[str, object] = {
     "torch_dtype": "float32",
 }
 SEEDED: dict[str, dict[str, object]] = {
-    "tiny-moe": _COMMON
+    "tiny-moe": _SHAPE
     | {
         "model_type": "qwen3_moe",
         "architectures": ["Qwen3MoeForCausalLM"],
         "num_experts": 12,
         "decoder_sparse_step": 1,
     },
-    "tiny-deepseek": _COMMON
+    "tiny-deepseek": _SHAPE
     | {
         "model_type": "dots1",
         "architectures": ["Dots1ForCausalLM"],
