@@ -12,9 +12,11 @@ ARGS ?=
 FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
 NOT_RUN := tests/real/vllm tests/chaos tests/bench
+# Where `make test-vllm` keeps vLLM.
+VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -49,11 +51,16 @@ check: lint  ## lint and the fast tests, about a minute
 # Lint runs beside the tests, which leave a core idle while they wait.
 test: install  ## lint and everything that this machine can run; what CI calls
 	@$(MAKE) --no-print-directory --jobs=2 lint suites
-	@echo "Not run, on demand only: $(NOT_RUN)"
+	@echo "Not run, on demand only: $(NOT_RUN); real vLLM servers: make test-vllm"
 
 # Two at a time, each file by one of them (tests/conftest.py): a test that waits for processes leaves a core to the other.
 suites: install chart-tools
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+
+test-vllm: install  ## the scenarios and the law on real, unmodified vLLM servers on CPU: 4 GB to install, half an hour
+	$(BIN)/python -m tests.support.vllm_install $(VLLM)
+	REQUIRE=vllm TANDEM_TEST_VLLM=$(VLLM) TANDEM_TEST_ENGINE=vllm $(BIN)/python -m pytest -v -p no:xdist \
+		tests/real/vllm tests/real/e2e/test_scenarios.py --durations=15 $(ARGS)
 
 ui-test: install  ## the page at /ui in headless Chromium; pictures of it into the folder TANDEM_TEST_PHOTOS
 	REQUIRE=browser $(BIN)/python -m pytest tests/real/router/test_page.py

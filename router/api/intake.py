@@ -16,13 +16,16 @@ _NONE = Raw(b"")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _TEXT = msgspec.json.Decoder(str)
 
-_OURS = ("kv_transfer_params", "request_id")
+_TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
+_OURS = (*_TRANSFERS, "request_id")
 """Fields that a client must not set: in stock engines they reach the scheduler unchecked."""
+_EXTRA = "vllm_xargs"
+"""vLLM's own way for more of them: an object whose members it treats like those of _TRANSFERS by the same names."""
 
 _SESSION = ("session_id", "prompt_cache_key", "user")
 """What names a session, the most exact first."""
 
-_RARE = frozenset((*_OURS, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo"))
+_RARE = frozenset((*_OURS, _EXTRA, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo"))
 """Beside model, stream and prompt, the fields that decide how a request is carried out; most requests have none."""
 
 _OFF = frozenset({b"", b"null", b"false"})
@@ -55,7 +58,7 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
     elif not whole and _is_several(bytes(prompt)):
         whole = "several_prompts"
     if not _RARE.isdisjoint(fields):
-        if not fields.keys().isdisjoint(_OURS):
+        if _EXTRA in fields or not fields.keys().isdisjoint(_OURS):
             body = _without_ours(fields)
         session = next((fields[name] for name in _SESSION if name in fields), _NONE)
         whole = whole or _why_whole(fields)
@@ -106,6 +109,10 @@ def _without_ours(fields: dict[str, Raw]) -> bytes:
     """`fields` and the body, which is returned, have none of ours."""
     for name in _OURS:
         fields.pop(name, None)
+    extra = bytes(fields.get(_EXTRA, b""))
+    if extra.startswith(b"{"):
+        kept = {name: value for name, value in _FIELDS.decode(extra).items() if name not in _TRANSFERS}
+        fields[_EXTRA] = Raw(msgspec.json.encode(kept))
     return msgspec.json.encode(fields)
 
 

@@ -16,7 +16,7 @@ from router.core.timing import Deadlines
 from router.core.trace import decode_span, prefill_span
 from router.driver.lease_guard import LeaseGuard, guard_lease
 from router.driver.leftover import Leftover
-from router.driver.mend import Mend
+from router.driver.mend import Mend, pushes_to_vllm, strands_seats
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Connection, Headers
 from router.legs.decode import DecodeLeg, decode_body
@@ -36,6 +36,7 @@ _PUSH, _PREFILL, _ROUTER = Mode.PUSH, Blame.PREFILL, Blame.ROUTER
 MARGIN_S = 1.0
 """By so much the deadline that prefill is told of lies behind ours, which is the one that counts."""
 _VLLM = EngineKind.VLLM
+WRITE_S = 10.0  # so long after prefill's answer its WRITE has arrived, or does not come
 
 
 class Sender(LegOwner, Protocol):
@@ -48,6 +49,9 @@ class Sender(LegOwner, Protocol):
     @property
     def deadlines(self) -> Deadlines:
         """How long its phases may take."""
+
+    def prefilled_for_s(self) -> float:
+        """Seconds since prefill has answered well; 0.0 when it has not."""
 
 
 class Attempt:
@@ -146,35 +150,26 @@ class Attempt:
             if self._decode is not None:
                 self._decode.cancel()
             self._release_decode()
-        elif not self._router.conduct.cancels_prefill or self._strands_seats():
-            self.leave_prefill()
+        elif (strands := strands_seats(self.placement, self._decode)) or not self._router.conduct.cancels_prefill:
+            self.leave_prefill(strands=strands)
         else:
             if self._prefill is not None:
                 self._prefill.cancel()
             self.release_prefill()
 
-    @property
-    def _pushes_to_vllm(self) -> bool:
-        return self.placement.mode is _PUSH and self.placement.decode.instance.engine is _VLLM
-
-    def _strands_seats(self) -> bool:
-        """True when cancelling prefill would leave decode with blocks that nobody can free.
-
-        Of plain vLLM in push mode: a decode that has registered keeps its blocks until prefill's WRITE arrives, even
-        when its own request has been aborted. One that has refused the request (4xx) has registered nothing.
-        """
-        decode = self._decode
-        if decode is None or not self._pushes_to_vllm:
-            return False
-        return not (decode.ended and 400 <= decode.status < 500)
-
     def _mend(self) -> None:
-        """What `_strands_seats` is about has happened by itself: prefill has failed, or its connection broke."""
+        """What `strands_seats` is about has happened by itself: prefill has failed, or its WRITE has not come."""
         prefill = self._prefill
-        if prefill is None or prefill.cancelled or prefill.owner is not self._exchange or not self._strands_seats():
+        if prefill is None or prefill.cancelled or prefill.owner is not self._exchange:
             return
-        if self._broke_down or not prefill.ended:
-            Mend(prefill, self.instance_of(Blame.DECODE), self._router.mends, self._router.mended)
+        if not strands_seats(self.placement, self._decode):
+            return
+        if self._broke_down or not prefill.ended or self._exchange.prefilled_for_s() > WRITE_S:
+            self._begin_mend()
+
+    def _begin_mend(self) -> None:
+        assert self._prefill is not None  # there are seats that it has not written
+        Mend(self._prefill, self.placement, self._router.mends, self._router.mended)
 
     def withholds(self, verdict: Verdict) -> bool:
         """True when decode's failure is to wait for prefill's answer, which may show that prefill is to blame.
@@ -182,18 +177,24 @@ class Attempt:
         A plain vLLM decode that is told of a prefill start that is over answers 500, and does not say why.
         """
         prefill = self._prefill
-        if prefill is None or prefill.ended or not self._pushes_to_vllm:
+        if prefill is None or prefill.ended or not pushes_to_vllm(self.placement):
             return False
         if self._decode is None or self._decode.status != 500:
             return False
         self.withheld = verdict
         return True
 
-    def leave_prefill(self) -> None:
-        """Prefill finishes on its own and weighs until then; nobody hears of it."""
+    def leave_prefill(self, *, strands: bool = False) -> None:
+        """Prefill finishes on its own and weighs until then; nobody hears of it.
+
+        With `strands` it has as long as a request may take, and is asked once more if it fails.
+        """
         if self._prefill is not None and self._prefill_burden is not None:
-            until = monotonic() + self._exchange.deadlines.prefill_for(self._tokens)
-            Leftover(self._prefill, self._prefill_burden, self._tokens, until).watch(self._router.leftovers)
+            deadlines = self._exchange.deadlines
+            until = monotonic() + (deadlines.total_s if strands else deadlines.prefill_for(self._tokens))
+            on_failed = self._begin_mend if strands else None
+            leftover = Leftover(self._prefill, self._prefill_burden, self._tokens, until, on_failed)
+            leftover.watch(self._router.leftovers)
             self._prefill_burden = None
 
     def read_prefill(self, status: int, headers: Headers, body: bytes) -> bytes | Verdict:
@@ -206,7 +207,7 @@ class Attempt:
             return judge(_PREFILL, status, headers, body)
         handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
         if isinstance(handed_over, bytes):
-            if prefill.instance.engine is _VLLM and self._pushes_to_vllm and self._prefill and self._decode:
+            if prefill.instance.engine is _VLLM and pushes_to_vllm(self.placement) and self._prefill and self._decode:
                 self._lease_guard = guard_lease(self._router, prefill.instance, (self._prefill, self._decode))
             return handed_over
         blamed = self._router.blame(handed_over, prefill.instance, body)

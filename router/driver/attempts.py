@@ -70,6 +70,10 @@ class Attempts(Facts):
 
     # Attempts.
 
+    def prefilled_for_s(self) -> float:
+        """Seconds since prefill has answered well; 0.0 when it has not."""
+        return monotonic() - self.arrived_at - self.prefilled_s if self.prefilled_s else 0.0
+
     def _place(self) -> None:
         router = self.router
         chosen = router.place(self.intake, self._excluded)

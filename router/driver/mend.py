@@ -1,9 +1,10 @@
 """Mend: a prompt computed once more, under the id of an attempt that is over, to give plain decode its blocks back.
 
 In push mode a stock vLLM decode frees the blocks of a request that it has registered when prefill's WRITE arrives, and
-not before, whatever becomes of the request. When prefill has failed in between, decode's blocks are lost until it is
-restarted, unless prefill does its part after all: under the same id the registration is still there, and the WRITE goes
-where nobody reads any more.
+not before, whatever becomes of the request. When prefill has failed in between, or its lease has ended before decode
+came to register, decode's blocks are lost until it is restarted, unless prefill does its part after all: under the same
+id the registration is still there, and the WRITE goes where nobody reads any more. Another start of prefill knows of no
+registration and frees nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from router.contract.errors import LegError
+from router.contract.instance import EngineKind, Mode
 from router.legs.connection import Headers
+from router.legs.decode import DecodeLeg
+from router.legs.hand_over import read_hand_over
 from router.legs.leg import Leg
 from router.legs.prefill import PrefillLeg
+
+if TYPE_CHECKING:
+    from router.core.placement import Placement
 
 LOG = logging.getLogger("tandem.router")
 
@@ -25,17 +33,34 @@ TRY_S = 30.0
 """How long a try may take."""
 
 FREED, LOST = "freed", "lost"
+_PUSH, _VLLM = Mode.PUSH, EngineKind.VLLM
+
+
+def pushes_to_vllm(placement: Placement) -> bool:
+    """True where decode is a stock vLLM that waits for a WRITE."""
+    return placement.mode is _PUSH and placement.decode.instance.engine is _VLLM
+
+
+def strands_seats(placement: Placement, decode: DecodeLeg | None) -> bool:
+    """True when a prefill that does not do its part leaves decode with blocks that nobody can free.
+
+    A stock decode that has registered keeps its blocks until prefill's WRITE arrives, even when its own request has
+    been aborted. One that has refused the request (4xx) has registered nothing.
+    """
+    if decode is None or not pushes_to_vllm(placement):
+        return False
+    return not (decode.ended and 400 <= decode.status < 500)
 
 
 class Mend:
     """Of one attempt; swept among others until it has ended one way or the other."""
 
-    __slots__ = ("_among", "_counts", "_decode", "_leg", "_pattern", "_tries", "due_at")
+    __slots__ = ("_among", "_counts", "_leg", "_pattern", "_placement", "_tries", "due_at")
 
-    def __init__(self, pattern: PrefillLeg, decode: str, among: set[Mend], counts: Counter[str]) -> None:
-        """`pattern` is the leg that has failed; `decode` names whose blocks they are; what comes of it is counted."""
+    def __init__(self, pattern: PrefillLeg, placement: Placement, among: set[Mend], counts: Counter[str]) -> None:
+        """`pattern` is the leg that has failed, `placement` that of its attempt; what comes of it is counted."""
         self._pattern = pattern
-        self._decode = decode
+        self._placement = placement
         self._among = among
         self._counts = counts
         self._leg: Leg | None = None
@@ -55,10 +80,14 @@ class Mend:
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Prefill has computed the prompt, and writes it; or it has refused."""
-        if 200 <= status < 300:
+        if not 200 <= status < 300:
+            self._fail(monotonic())
+            return
+        prefill = self._placement.prefill
+        if prefill is not None and isinstance(read_hand_over(body, prefill.instance, _PUSH), bytes):
             self._end(FREED)
         else:
-            self._fail(monotonic())
+            self._lose()
 
     def on_decode_bytes(self, leg: Leg, body: bytes, *, ended: bool) -> None:
         """A prefill leg has none."""
@@ -72,7 +101,11 @@ class Mend:
         if self._tries < len(DELAYS_S):
             self.due_at = now + DELAYS_S[self._tries]
             return
-        LOG.error("instance %s keeps blocks that nobody will write; it needs a restart to get them back", self._decode)
+        self._lose()
+
+    def _lose(self) -> None:
+        decode = self._placement.decode.instance.instance_id
+        LOG.error("instance %s keeps blocks that nobody will write; it needs a restart to get them back", decode)
         self._end(LOST)
 
     def stop(self) -> None:

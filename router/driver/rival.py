@@ -75,6 +75,10 @@ class Rival:
         """A leg has ended without a whole answer."""
         self._fail(Verdict(error, None, error.retryable, leg.side, Mark.INSTANCE))
 
+    def prefilled_for_s(self) -> float:
+        """Seconds since prefill has answered well; 0.0 when it has not."""
+        return monotonic() - self.prefilled_at if self.prefilled_at else 0.0
+
     def _fail(self, verdict: Verdict) -> None:
         """The first attempt goes on alone, whatever this failure means."""
         if verdict.mark is not Mark.NONE:

@@ -26,6 +26,7 @@ from tests.support.sentinels import WatchedPair, watched_pair
 from tests.support.tiny_models import write_tiny_llama
 
 HOST, PROXIED = "127.0.0.1", "127.0.0.2"
+START_S = 180.0
 LEASE_S = 2.0
 """Without a heartbeat for so long an engine is out of the fleet."""
 ENGINE_FLAGS = (
@@ -57,9 +58,11 @@ class ChaosSite:
         more_flags: str = "",
         *,
         watched: bool = False,
+        router_flags: str = ROUTER_FLAGS,
     ) -> None:
         """`engines`: flags by name, which begins with a role; `more_flags` go to all engines; `watched`: the store is a
         primary and a replica behind a sentinel, reached without a proxy."""
+        self._router_flags = router_flags
         self.folder = folder
         self._engines = ROLE_FLAGS if engines is None else engines
         self._num_routers = num_routers
@@ -134,7 +137,7 @@ class ChaosSite:
 
     def _add_router(self, name: str) -> None:
         port = free_port(HOST)
-        flags = f"{ROUTER_FLAGS} --host {HOST} --port {port} --store {self.store_url}"
+        flags = f"{self._router_flags} --host {HOST} --port {port} --store {self.store_url}"
         self._add(name, f"http://{HOST}:{port}", (sys.executable, "-m", "router", *flags.split()), None)
 
     def _add(self, name: str, url: str, argv: tuple[str, ...], proxy: SilentProxy | None) -> None:
@@ -149,7 +152,7 @@ class ChaosSite:
             return self.pair.url
         return f"redis://{HOST}:{self.store_proxy.port}"
 
-    async def wait_well(self, victim: Victim, within_s: float = 60.0) -> float:
+    async def wait_well(self, victim: Victim, within_s: float = START_S) -> float:
         """It serves and, as an engine, both routers know this start of it; returns the seconds that it took."""
         began_at = time.monotonic()
         while not await self._well(victim):

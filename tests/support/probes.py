@@ -11,6 +11,7 @@ from shutil import which
 
 from router.contract.errors import MissingDependency
 from router.store.embedded import find_server
+from tests.support import vllm_processes
 from tests.support.browser import BROWSERS, find_browser
 
 REDIS_URL_VARIABLE = "TANDEM_TEST_REDIS_URL"
@@ -43,7 +44,7 @@ def _model() -> str | None:
 
 
 def _vllm() -> str | None:
-    return None if find_spec("vllm") else "looked for the package vllm"
+    return vllm_processes.missing()
 
 
 def _openssl() -> str | None:

@@ -65,6 +65,8 @@ class VllmServer:
     """Prefills end once it is set."""
     fail_prefill: int = 0
     """Status of prefill answers, or 0 for good ones."""
+    loses_writes: int = 0
+    """So many prefills, from now on, end well and are never written."""
     refuse_decode: int = 0
     """Status of decode answers before anything is registered, or 0."""
     dead: bool = False
@@ -233,7 +235,9 @@ class VllmServer:
         if self.has_connector:
             self.held.add(base_id)
             done = self._finished.setdefault(base_id, asyncio.get_running_loop().create_future())
-            if not done.done():
+            if self.loses_writes:
+                self.loses_writes -= 1
+            elif not done.done():
                 done.set_result(None)
             params = {
                 "do_remote_prefill": True,

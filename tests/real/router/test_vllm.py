@@ -10,6 +10,7 @@ import pytest
 from router.build import build_parts, build_server
 from router.contract.instance import Mode
 from router.discovery import server as server_module
+from router.driver import attempt as attempt_module
 from router.driver import lease_guard as lease_guard_module
 from router.driver import mend as mend_module
 from router.settings import Settings, check
@@ -194,6 +195,37 @@ async def test_a_lease_that_has_not_ended_is_left_alone(monkeypatch):
         d.decode_gate.set()
         assert text_of(await asked).startswith("kv of")
         assert len(p.seen) == 1 and not parts.router.mended
+
+
+@pytest.mark.parametrize("how", ["late", "dies"])
+async def test_a_prefill_that_exceeds_its_deadline_is_left_and_seen_to(how):
+    """The client has its answer; decode has its blocks back once prefill writes, or is known to have lost them."""
+    async with site(settings={"attempts": 1, "prefill_s": 0.2}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.prefill_gate.clear()
+        assert (await client.post(PATH, json=BODY)).status_code == 504
+        await until(lambda: d.seen[0].aborted)
+        assert d.held and not p.seen[0].aborted
+        if how == "late":
+            p.prefill_gate.set()
+            await until(lambda: not d.held and not parts.router.leftovers)
+            assert not parts.router.mended
+        else:
+            await p.restart()
+            p.prefill_gate.set()
+            await until(lambda: parts.router.mended == {"lost": 1})
+
+
+async def test_a_write_that_never_comes_is_asked_for_again(monkeypatch):
+    """Prefill has answered well, and its lease has ended before decode came to register."""
+    monkeypatch.setattr(attempt_module, "WRITE_S", 0.1)
+    async with site(settings={"attempts": 1, "first_token_s": 0.3}) as (client, (p,), (d,), parts):
+        await ready(parts, 2)
+        p.loses_writes = 1
+        answer = await client.post(PATH, json=BODY | {"stream": True})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "first_token_timeout")
+        await until(lambda: not d.held)
+        assert parts.router.mended == {"freed": 1}
 
 
 async def test_blocks_that_cannot_be_freed_are_told_of(monkeypatch, caplog):

@@ -64,10 +64,18 @@ def test_spaces_do_not_hide_several_prompts():
     assert read(b'{"model":"m","prompt": [ \n "a" , "b" ]}').whole == "several_prompts"
 
 
-@pytest.mark.parametrize("name", ["kv_transfer_params", "request_id", "kv_tran\\u0073fer_params"])
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params", "request_id", "kv_tran\\u0073fer_params"])
 def test_fields_of_ours_are_taken_out(name):
     intake = read(b'{"model":"m","%b":{"a":1},"x":1.50}' % name.encode())
     assert intake.body == b'{"model":"m","x":1.50}'
+
+
+def test_fields_of_ours_are_taken_out_of_vllms_own_bag():
+    """vLLM hands its members to the scheduler as it does the fields of these names."""
+    body = b'{"model":"m","vllm_xargs":{"a":1.50,"kv_transfer_params":"x","ec_transfer_params":["y"]}}'
+    assert read(body).body == b'{"model":"m","vllm_xargs":{"a":1.50}}'
+    for other in (b"null", b'"kv_transfer_params"', b'["kv_transfer_params"]'):
+        assert read(b'{"model":"m","vllm_xargs":%b}' % other).body == b'{"model":"m","vllm_xargs":%b}' % other
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ class Leg:
         self.cancelled = True
 
 
-def left():
+def left(on_failed=None):
     leg, burden, among = Leg(), Burden(), set()
     burden.take(7)
-    leftover = Leftover(leg, burden, 7, 100.0)
+    leftover = Leftover(leg, burden, 7, 100.0, on_failed)
     leftover.watch(among)
     assert leg.owner is leftover and among == {leftover}
     return leftover, leg, burden, among
@@ -36,3 +36,17 @@ def test_it_weighs_until_it_ends_and_no_longer(end):
     assert leg.cancelled is (end == "time")
     leftover.on_prefill_answer(200, [], b"")
     assert burden.requests == 0, "it is put down once"
+
+
+@pytest.mark.parametrize("end", ["answer", "refusal", "failure", "time"])
+def test_a_prefill_that_does_not_do_its_part_is_told_of_once(end):
+    failed = []
+    leftover, leg, _, among = left(lambda: failed.append(len(among)))
+    if end == "failure":
+        leftover.on_leg_failed(leg, None)
+    elif end == "time":
+        leftover.on_due(101.0)
+    else:
+        leftover.on_prefill_answer(200 if end == "answer" else 500, [], b"")
+    leftover.on_leg_failed(leg, None)
+    assert failed == ([] if end == "answer" else [0])

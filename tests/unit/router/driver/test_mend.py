@@ -3,8 +3,11 @@ from collections import Counter
 import pytest
 
 from router.contract.errors import Blame, LegUnreachable
+from router.contract.instance import Mode
+from router.core.placement import Placement
 from router.driver import mend as module
 from router.driver.mend import DELAYS_S, Mend
+from tests.support.instances import decode, fleet, prefill
 
 
 class Leg:
@@ -24,7 +27,13 @@ def made(monkeypatch):
     """(mend, leg, whom it is among, counts) at the time 0."""
     monkeypatch.setattr(module, "monotonic", lambda: 0.0)
     leg, among, counts = Leg(), set(), Counter()
-    return Mend(leg, "d0", among, counts), leg, among, counts
+    d0, p0 = fleet(prefill(), decode()).members
+    placement = Placement(Mode.PUSH, p0, d0, "configured")
+    return Mend(leg, placement, among, counts), leg, among, counts
+
+
+def answer(engine_id):
+    return b'{"kv_transfer_params":{"remote_engine_id":"%b"}}' % engine_id.encode()
 
 
 def test_it_ends_with_the_first_good_answer(made):
@@ -32,8 +41,16 @@ def test_it_ends_with_the_first_good_answer(made):
     assert mend.due_at == DELAYS_S[0] and among == {mend} and not leg.sent
     mend.on_due(1.0)
     assert leg.sent == [mend] and mend.due_at == 1.0 + module.TRY_S
-    mend.on_prefill_answer(200, [], b"")
+    mend.on_prefill_answer(200, [], answer(mend._placement.prefill.instance.kv.engine_id))
     assert counts == {"freed": 1} and not among
+
+
+def test_another_start_of_prefill_frees_nothing(made, caplog):
+    mend, leg, among, counts = made
+    mend.on_due(1.0)
+    mend.on_prefill_answer(200, [], answer("p0-later"))
+    assert counts == {"lost": 1} and not among and len(leg.sent) == 1
+    assert "instance d0 keeps blocks" in caplog.text
 
 
 def test_it_tries_a_few_times_and_says_what_is_lost(made, caplog):
