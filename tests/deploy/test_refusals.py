@@ -47,6 +47,8 @@ REFUSED = {
     ),
     "ranks without experts": (pool(**VLLM, parallel={"dp": 2}), "use replicas instead"),
     "ranks of the reference engine": (pool(parallel={"tp": 2}), "use engine: vllm"),
+    "arguments of the reference engine": (pool(args=["--x"]), "the reference engine takes shim"),
+    "a group with a shim": (pool(**VLLM | {"engine": "vllm-shim"}, parallel={"dp": 2}), "one worker without tp"),
     "vLLM without an image": (pool(engine="vllm"), "image must name an image"),
     "huge pages without memory": (
         pool(hugepages2Mi="1Gi", resources={"limits": {"memory": None}}),

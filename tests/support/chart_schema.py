@@ -39,6 +39,7 @@ OF_THE_CHART = {
 SHIM_OF_THE_CHART = {
     "role",
     "engine",
+    "engine_args",
     "host",
     "port",
     "advertise_host",
@@ -125,7 +126,7 @@ def pool() -> Schema:
     return table(
         enabled=FLAG,
         role=one_of(*(role.value for role in Role)),
-        engine=one_of("reference", "vllm"),
+        engine=one_of("reference", "vllm-shim", "vllm"),
         image=STRING,
         replicas=whole(),
         kind=one_of("Deployment", "LeaderWorkerSet"),

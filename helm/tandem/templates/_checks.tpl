@@ -1,8 +1,8 @@
 {{/* What a schema cannot say. Each `fail` is one sentence that tells what to do. */}}
 {{- define "tandem.checks" -}}
 {{- $v := .Values -}}
-{{- $vllm := eq (include "tandem.hasEngine" (dict "root" . "engine" "vllm")) "true" -}}
-{{- $shims := eq (include "tandem.hasEngine" (dict "root" . "engine" "reference")) "true" -}}
+{{- $vllm := eq (include "tandem.hasEngine" (dict "root" . "engines" (list "vllm"))) "true" -}}
+{{- $shims := eq (include "tandem.hasEngine" (dict "root" . "engines" (list "reference" "vllm-shim"))) "true" -}}
 {{- $own := $v.bringYourOwn -}}
 {{- if and $shims (not $v.deploymentKey.existingSecret) -}}
 {{- fail "deploymentKey.existingSecret must name a Secret, since engines with a shim know their routers by its key; make one with: kubectl create secret generic tandem-keys --from-literal=deployment-key=$(openssl rand -hex 32)" -}}
@@ -55,16 +55,18 @@
 {{- if and (gt $group 1) (ne $pool.kind "LeaderWorkerSet") -}}
 {{- fail (printf "%s.groupSize is %v, and an engine of several pods needs kind: LeaderWorkerSet." $at $group) -}}
 {{- end -}}
-{{- if eq $pool.engine "reference" -}}
-{{- if or (gt (int $p.tp) 1) (gt (int $p.dp) 1) $p.ep (gt $group 1) -}}
-{{- fail (printf "%s: the reference engine is one process without tp, dp, ep or groupSize; use engine: vllm." $at) -}}
+{{- if and (ne $pool.engine "vllm") (or (gt (int $p.tp) 1) (gt (int $p.dp) 1) $p.ep (gt $group 1)) -}}
+{{- fail (printf "%s: an engine with a shim is one worker without tp, dp, ep or groupSize; use engine: vllm." $at) -}}
 {{- end -}}
-{{- else -}}
-{{- if not $pool.image -}}
+{{- if and (eq $pool.engine "reference") $pool.args -}}
+{{- fail (printf "%s.args are those of `vllm serve`; the reference engine takes shim." $at) -}}
+{{- end -}}
+{{- if and (ne $pool.engine "reference") (not $pool.image) -}}
 {{- fail (printf "%s.image must name an image with vLLM and NIXL." $at) -}}
 {{- end -}}
+{{- if eq $pool.engine "vllm" -}}
 {{- if $pool.shim -}}
-{{- fail (printf "%s.shim is for engine reference; plain vLLM takes args." $at) -}}
+{{- fail (printf "%s.shim is for engines with a shim; plain vLLM takes args." $at) -}}
 {{- end -}}
 {{- if and (gt (int $p.dp) 1) (not $p.ep) -}}
 {{- fail (printf "%s: ranks of parallel.dp without parallel.ep share nothing; use replicas instead." $at) -}}

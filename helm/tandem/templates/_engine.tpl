@@ -56,10 +56,12 @@ readOnlyRootFilesystem: true
 - {name: TANDEM_SHIM_HOST, value: 0.0.0.0}
 - {name: TANDEM_SHIM_PORT, value: "8000"}
 - {name: TANDEM_SHIM_ROLE, value: {{ $pool.role }}}
-- {name: TANDEM_SHIM_ENGINE, value: {{ $pool.engine }}}
+- {name: TANDEM_SHIM_ENGINE, value: {{ trimSuffix "-shim" $pool.engine }}}
+{{- if eq $pool.engine "reference" }}
 - {name: TANDEM_SHIM_MODEL, value: {{ $pool.model | quote }}}
 {{- if $pool.servedModel }}
 - {name: TANDEM_SHIM_MODEL_NAME, value: {{ $pool.servedModel | quote }}}
+{{- end }}
 {{- end }}
 - {name: TANDEM_SHIM_NAMESPACE, value: {{ include "tandem.keyPrefix" .root }}}
 - {name: TANDEM_SHIM_NIXL_BACKEND, value: {{ $pool.kv.backend }}}
@@ -86,14 +88,17 @@ readOnlyRootFilesystem: true
 - {name: PYTHONHASHSEED, value: "0"}
 {{- end -}}
 
-{{/* Arguments of `vllm serve`. */}}
+{{/* Arguments of `vllm serve`; behind a shim, the shim says address, connector and end. */}}
 {{- define "tandem.vllmArgs" -}}
 {{- $roles := dict "prefill" "kv_producer" "decode" "kv_consumer" "both" "kv_both" -}}
 {{- $connector := ternary "NixlPushConnector" "NixlConnector" (eq .kv.connector "push") -}}
 {{- $extra := dict "backends" (list .kv.backend) "kv_lease_duration" (int .kv.leaseSeconds) -}}
+{{- $plain := eq .engine "vllm" -}}
 {{- $transfer := dict "kv_connector" $connector "kv_role" (get $roles .role) "kv_buffer_device" "cuda" "kv_connector_extra_config" $extra -}}
 - {{ .model | quote }}
+{{- if $plain }}
 - --port=8000
+{{- end }}
 {{- if .servedModel }}
 - --served-model-name={{ .servedModel }}
 {{- end }}
@@ -114,8 +119,10 @@ readOnlyRootFilesystem: true
 {{- if .parallel.ep }}
 - --enable-expert-parallel
 {{- end }}
+{{- if $plain }}
 - --kv-transfer-config={{ $transfer | toJson }}
 - --shutdown-timeout=10
+{{- end }}
 {{- range .args }}
 - {{ . | quote }}
 {{- end }}
@@ -124,6 +131,11 @@ readOnlyRootFilesystem: true
 {{- define "tandem.engineCommand" -}}
 {{- if eq .engine "reference" -}}
 command: [tandem, shim]
+{{- else if eq .engine "vllm-shim" -}}
+command: [tandem, shim]
+args:
+  - --
+  {{- include "tandem.vllmArgs" . | nindent 2 }}
 {{- else if gt (int .groupSize) 1 -}}
 {{- $local := int (include "tandem.localRanks" .) -}}
 command:

@@ -2,7 +2,7 @@
 {{- define "tandem.enginePod" -}}
 {{- $root := .root -}}
 {{- $pool := .pool -}}
-{{- $shim := eq $pool.engine "reference" -}}
+{{- $shim := ne $pool.engine "vllm" -}}
 {{- $ranks := int (include "tandem.localRanks" $pool) -}}
 metadata:
   labels:

@@ -47,7 +47,7 @@ imagePullSecrets:
 
 {{/* Which pods are engines without a shim: "" where nobody has to be found. */}}
 {{- define "tandem.podSelector" -}}
-{{- if eq (include "tandem.hasEngine" (dict "root" . "engine" "vllm")) "true" -}}
+{{- if eq (include "tandem.hasEngine" (dict "root" . "engines" (list "vllm"))) "true" -}}
 app.kubernetes.io/instance={{ .Release.Name }},tandem/engine=vllm
 {{- else -}}
 {{ .Values.bringYourOwn.selector }}

@@ -4,12 +4,12 @@
 {{ mergeOverwrite (deepCopy .root.Values.poolDefaults) (deepCopy $own) | toYaml }}
 {{- end -}}
 
-{{/* "true" when an enabled pool has this engine. */}}
+{{/* "true" when an enabled pool has one of these engines. */}}
 {{- define "tandem.hasEngine" -}}
 {{- $found := false -}}
 {{- range $name, $unused := .root.Values.pools -}}
 {{- $pool := include "tandem.pool" (dict "root" $.root "name" $name) | fromYaml -}}
-{{- if and $pool.enabled (eq $pool.engine $.engine) -}}{{- $found = true -}}{{- end -}}
+{{- if and $pool.enabled (has $pool.engine $.engines) -}}{{- $found = true -}}{{- end -}}
 {{- end -}}
 {{ $found }}
 {{- end -}}
@@ -18,7 +18,7 @@
 {{- define "tandem.gpus" -}}
 {{- if not (kindIs "invalid" .gpusPerPod) -}}
 {{ int .gpusPerPod }}
-{{- else if eq .engine "vllm" -}}
+{{- else if ne .engine "reference" -}}
 {{ div (mul (int .parallel.tp) (int .parallel.dp)) (int .groupSize) }}
 {{- else -}}
 0

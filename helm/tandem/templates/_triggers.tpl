@@ -7,7 +7,7 @@ estimated from waiting requests and the mean prompt. Decode: the fullest engine'
 {{- $scale := .pool.autoscaling -}}
 {{- $here := printf "namespace=%q,service=%q" .root.Release.Namespace (printf "%s-%s" (include "tandem.fullname" .root) .name) -}}
 {{- $routers := printf "namespace=%q,service=%q" .root.Release.Namespace (printf "%s-router" (include "tandem.fullname" .root)) -}}
-{{- $shim := eq .pool.engine "reference" -}}
+{{- $shim := ne .pool.engine "vllm" -}}
 {{- if ne .pool.role "decode" }}
 - type: prometheus
   metricType: AverageValue
