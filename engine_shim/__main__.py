@@ -114,12 +114,14 @@ async def serve(settings: ShimSettings, opening: Coroutine[None, None, Opened], 
     config = uvicorn.Config(opened.app, http="httptools", log_level="warning", access_log=False, lifespan="off")
     config.timeout_keep_alive = settings.keep_alive_s
     server = _Server(config)
+    kitchen = opened.kitchen
+    # Who answers /readyz is in the fleet already: another instance may go because this one is ready.
+    # A leg that comes before the server runs waits in the listener's backlog.
+    if kitchen.membership is not None:
+        await kitchen.membership.join()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
-    kitchen = opened.kitchen
-    if kitchen.membership is not None:
-        await kitchen.membership.join()
     instance = kitchen.driver.instance
     ready = {"ready": True, "url": instance.url, "instance_id": instance.instance_id, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the line that a supervisor waits for

@@ -102,6 +102,11 @@ def test_g8_the_timers_of_a_rollout_fit(example):
             assert settle_s > 20.0, "a router that has missed a watch lists pods every 20 s"
             assert grace_s >= settle_s + drain_s + float(flags_of(one)["shutdown-timeout"]) + 10
         assert drain_s >= total_s
+    for one in rendered.all("Deployment"):
+        if not one["metadata"]["name"].endswith("redis"):
+            assert one["spec"]["minReadySeconds"] > 2, (
+                "routers look for engines, and Services for routers, at their pace"
+            )
     budgets = [one["spec"]["selector"]["matchLabels"] for one in rendered.all("PodDisruptionBudget")]
     for name, template in pods.items():
         if not name.endswith("redis"):

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.needs("chart"), pytest.mark.timeout(1800)]
 SECRETS = {"tandem-keys": {"deployment-key": "0123456789abcdef0123456789abcdef"}}
 STORE = "redis://tandem-redis:6379/0"
 TIMERS = {"preStopSeconds": 3, "graceSeconds": 60}
-CONFIG = {"total_s": 60, "attempts": 1, "access_log": False}
+CONFIG = {"total_s": 60, "attempts": 1, "connect_s": 10, "access_log": False}
 
 
 async def rolled(on, load, workloads):

@@ -138,11 +138,13 @@ class Node:
         self.api.remove(f"uid-{one.pod.name}")
 
     async def roll(self, workload: str) -> None:
-        """Every pod of a workload is another one: a new one is Ready before an old one is told to go."""
+        """Every pod is another one; a new one has been Ready for minReadySeconds before an old one is told to go."""
+        deployment = self.cluster.rendered.one("Deployment", workload)
         old = [one for one in self.pods if one.workload == workload and not one.terminating]
         leaving = []
         for one in old:
             await self.ready(await self.start(workload))
+            await asyncio.sleep(deployment["spec"]["minReadySeconds"])
             leaving.append(asyncio.create_task(self.retire(one)))
         await asyncio.gather(*leaving)
 
