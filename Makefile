@@ -16,7 +16,7 @@ NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench
 VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools chart-crds rollout bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -106,6 +106,16 @@ chart-crds: install  ## ask the validators of KEDA, Prometheus operator, Gateway
 
 rollout: chart-tools  ## restart routers and each engine pool under load, as the chart's probes, hooks and graces have it
 	$(BIN)/python -m pytest tests/rollout
+
+dashboards: install  ## write the Grafana dashboards as their panels in deploy/dashboards say
+	$(BIN)/python -m deploy.dashboards
+
+# Matplotlib draws what Prometheus answers; it is no part of the project's own environment.
+dashboards-test: install  ## rules and dashboards against a real Prometheus and a set-up under load; draws every panel
+	REQUIRE=promtool,redis,nixl,model $(BIN)/python -m pytest tests/deploy/test_alerts.py tests/real/e2e/test_dashboards.py
+	test -x .tandem/preview/bin/python || { $(PYTHON) -m venv .tandem/preview && .tandem/preview/bin/pip install matplotlib==3.11.2; }
+	$(BIN)/python -m tests.support.dashboard_show --folder .tandem/preview/pictures $(ARGS)
+	.tandem/preview/bin/python tests/support/dashboard_draw.py .tandem/preview/pictures
 
 # One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
 bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
+from router.contract.instance import Role
 from router.core.fleet import Member
+from router.core.recovery import OVERDUE, OWNER_GONE
+from router.driver.mend import FREED, LOST
 from router.driver.reaper import Reaper
 from router.observe.families import counters, gauge
 from router.store.ledger import Ledger
@@ -24,10 +27,14 @@ def _num_bad(parts: Parts) -> int:
 
 
 _WHO = ("role", "draining")
+TOLD = ("told", "refused", "failed")
 
 
 def _instances(members: Sequence[Member]) -> list[tuple[tuple[str, ...], float]]:
-    counts = Counter((member.instance.role, str(member.instance.draining).lower()) for member in members)
+    """Of every role there is a count, so that an empty pool is a 0 and not a gap."""
+    counts = dict.fromkeys(product(Role, ("false", "true")), 0)
+    for member in members:
+        counts[member.instance.role, str(member.instance.draining).lower()] += 1
     return [(values, float(count)) for values, count in counts.items()]
 
 
@@ -47,8 +54,10 @@ def gauges(parts: Parts) -> list[Metric]:
             [((role,), float(count)) for role, count in in_flight.items()],
             ("role",),
         ),
-        counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs),
-        counters("tandem_mends", "Prompts computed anew for decode to get blocks back", "result", router.mended),
+        counters("tandem_take_backs", "Engines told that an attempt is over", "result", router.take_backs, TOLD),
+        counters(
+            "tandem_mends", "Prompts computed anew to free decode's blocks", "result", router.mended, (FREED, LOST)
+        ),
         gauge("tandem_engine_connections", "Open connections to engines", connections, ("url",)),
         *health_metrics(router),
         gauge("tandem_settings_bad", "1 while changed settings cannot be used", [((), float(parts.governor.bad))]),
@@ -67,8 +76,14 @@ def gauges(parts: Parts) -> list[Metric]:
 
 def _recovery_metrics(reaper: Reaper) -> list[Metric]:
     return [
-        counters("tandem_reaped_tickets", "Tickets ended for others, by reason", "reason", reaper.reaped),
-        counters("tandem_reaper_calls", "The same for attempts of others", "result", reaper.calls),
+        counters(
+            "tandem_reaped_tickets",
+            "Tickets ended for others, by reason",
+            "reason",
+            reaper.reaped,
+            (OWNER_GONE, OVERDUE),
+        ),
+        counters("tandem_reaper_calls", "The same for attempts of others", "result", reaper.calls, TOLD),
         gauge("tandem_orphaned_tickets", "Tickets claimed here and not ended yet", [((), float(reaper.held))]),
     ]
 

@@ -13,6 +13,8 @@ from router.observe.families import counters, gauge
 MAX_NAMED = 64
 """Instances beyond so many that are not trusted are counted, not named."""
 
+HEDGED = ("sent", "won", "lost", "failed", "denied", "nobody")
+
 
 def health_metrics(router: Router) -> list[Metric]:
     """Breakers, rests and probes: how many instances are in each state, and which ones are not trusted."""
@@ -30,9 +32,9 @@ def health_metrics(router: Router) -> list[Metric]:
             ("state",),
         ),
         gauge("tandem_instance_shut", "1 for each instance that is not closed", named, ("instance_id", "state")),
-        counters("tandem_breaker_trips", "Breakers that opened, of instances and of pairs", "of", dict(health.trips)),
+        counters("tandem_breaker_trips", "Breakers that opened", "of", dict(health.trips), ("instance", "pair")),
         counters("tandem_retries_denied", "Retries that were not made", "why", {"budget": router.retries_denied}),
-        counters("tandem_hedges", "Second attempts beside late ones, by what became of them", "result", router.hedges),
+        counters("tandem_hedges", "Second attempts beside late first ones", "result", router.hedges, HEDGED),
     ]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from time import monotonic
 
+from engine_shim.core.traffic import Traffic
 from engine_shim.core.transfer_plan import TransferPlan
 from engine_shim.driver.handshake import PeerCard
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, PeerName
@@ -22,7 +24,7 @@ class Copies:
         self._keys = count(1)
         self._live: dict[CopyKey, OnEnd] = {}
         self.num_bytes_moved = 0
-        self.num_spans_posted = 0
+        self.traffic = Traffic()
 
     @property
     def num_live(self) -> int:
@@ -43,7 +45,12 @@ class Copies:
 
     def _post(self, op: CopyOp, peer: PeerCard, plan: TransferPlan, tag: bytes, on_end: OnEnd) -> None:
         key = CopyKey(next(self._keys))
-        self._live[key] = on_end
+        size, began_at = (plan.num_bytes, len(plan.spans)), monotonic()
+
+        def ended(error: TandemError | None) -> None:
+            self.traffic.add(peer.engine_id, op, size, monotonic() - began_at if error is None else None)
+            on_end(error)
+
+        self._live[key] = ended
         self.num_bytes_moved += plan.num_bytes
-        self.num_spans_posted += len(plan.spans)
         self._writer.tell(Post(CopyOrder(key, op, PeerName(peer.engine_id), plan, peer.region, tag)))

@@ -111,6 +111,18 @@ class Peers:
         """It says that it leaves for good, or an operator says that it is dead."""
         self._run(self._fates.on_death(engine_id, reason))
 
+    def fence(self, name: str) -> list[EngineId]:
+        """An operator says that an engine is dead: this start of it, or every lost start of this instance.
+
+        Returns those that were declared dead by it.
+        """
+        exact = EngineId(name)
+        named = [exact] if self.may_speak(exact) else []
+        fenced = named or [lost for lost in self.with_fate(Fate.LOST) if lost.rpartition("@")[0] == name]
+        for engine_id in fenced:
+            self.on_death(engine_id, "fenced")
+        return fenced
+
     def on_tick(self) -> None:
         """Time has passed."""
         self._run(self._fates.on_tick(monotonic()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -11,10 +11,12 @@ from prometheus_client.registry import Collector
 
 from engine_shim.core.fates import Fate
 from engine_shim.core.meetings import Meetings
+from engine_shim.core.traffic import Flow, Traffic
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.serve.intake import Endpoint
 from engine_shim.serve.usage import Tally
+from router.contract.instance import Instance
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "tandem_shim_"
@@ -46,6 +48,8 @@ class ShimMetrics:
         """Count from zero, in a registry of its own."""
         self._registry = CollectorRegistry()
         self._registry.register(_DriverCollector(driver))
+        self._named = CollectorRegistry()
+        self._named.register(_Named(self._registry, driver.instance))
         self._requests = Counter(
             f"{_PREFIX}requests", "Requests that ended, by error code", ["endpoint", "code"], registry=self._registry
         )
@@ -66,7 +70,26 @@ class ShimMetrics:
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text form."""
-        return generate_latest(self._registry)
+        return generate_latest(self._named)
+
+
+class _Named(Collector):
+    """Every sample of a registry, with the name and the role of the instance; when a counter began is left out."""
+
+    def __init__(self, registry: CollectorRegistry, instance: Instance) -> None:
+        self._registry = registry
+        self._labels = {"instance_id": instance.instance_id, "role": instance.role.value}
+
+    def describe(self) -> list[Metric]:
+        """Nothing to read at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """See the class."""
+        for metric in self._registry.collect():
+            counted = [one for one in metric.samples if not one.name.endswith("_created")]
+            metric.samples = [one._replace(labels=one.labels | self._labels) for one in counted]
+            yield metric
 
 
 class _DriverCollector(Collector):
@@ -108,6 +131,26 @@ def _hand_over_metrics(hand_over: HandOver) -> Iterator[Metric]:
     yield from _meeting_metrics(hand_over.meetings)
     moved = "Bytes of KV cache that were posted to be copied"
     yield CounterMetricFamily(f"{_PREFIX}kv_bytes", moved, hand_over.copies.num_bytes_moved)
+    yield from _traffic_metrics(hand_over.copies.traffic)
+
+
+def _traffic_metrics(traffic: Traffic) -> Iterator[Metric]:
+    flows = tuple(traffic.flows.items())
+    copies = CounterMetricFamily(f"{_PREFIX}copies", "Copies that ended, by peer", labels=["peer", "op", "result"])
+    for (peer, op), flow in flows:
+        copies.add_metric([peer, op, "done"], flow.done)
+        copies.add_metric([peer, op, "failed"], flow.failed)
+    yield copies
+    carried: dict[str, tuple[str, Callable[[Flow], float]]] = {
+        "copy_bytes": ("Bytes of copies that are done, by peer", lambda flow: flow.num_bytes),
+        "copy_spans": ("Their contiguous pieces", lambda flow: flow.num_spans),
+        "copy_seconds": ("Their durations, from the order to the observed end", lambda flow: flow.seconds),
+    }
+    for name, (about, value) in carried.items():
+        family = CounterMetricFamily(_PREFIX + name, about, labels=["peer", "op"])
+        for (peer, op), flow in flows:
+            family.add_metric([peer, op], value(flow))
+        yield family
 
 
 def _meeting_metrics(meetings: Meetings) -> Iterator[Metric]:

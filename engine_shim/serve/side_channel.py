@@ -14,7 +14,7 @@ from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Question, introd
 from engine_shim.serve.sealed import decode_sealed, read_sealed
 from engine_shim.serve.self_test import self_test_routes
 from router.contract.errors import BadRequest
-from router.contract.ids import EngineId, TransferId
+from router.contract.ids import TransferId
 from router.contract.seal import CANCEL, FENCE, HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 from router.store.codec import encode_instance
 
@@ -28,6 +28,7 @@ class _Cancel(msgspec.Struct):
 
 class _Fence(msgspec.Struct):
     engine_id: str
+    """Of one start, or the instance id of which every lost start is meant."""
 
 
 def side_channel(driver: Driver, seal: Seal) -> APIRouter:
@@ -59,8 +60,8 @@ def side_channel(driver: Driver, seal: Seal) -> APIRouter:
     @router.post("/kv/fence")
     async def fence(request: Request) -> Response:
         wanted = await decode_sealed(request, seal, FENCE, _Fence)
-        _hand_over(driver).peers.on_death(EngineId(wanted.engine_id), "fenced")
-        return Response(msgspec.json.encode({"engine_id": wanted.engine_id}), media_type=JSON)
+        fenced = _hand_over(driver).peers.fence(wanted.engine_id)
+        return Response(msgspec.json.encode({"fenced": fenced}), media_type=JSON)
 
     if driver.self_test is not None:
         router.include_router(self_test_routes(driver.self_test, seal))

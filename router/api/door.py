@@ -12,18 +12,17 @@ from router.api.hints import Hints
 from router.api.intake import read_intake
 from router.api.wishes import PHASE_HEADERS, TOTAL_HEADERS, priority_of, shortened, total_s
 from router.contract.errors import Impossible, MediaUnsupported, TandemError
-from router.contract.ledger import Outcome
 from router.contract.wire import MAX_ID_CHARS
 from router.core.intake import Endpoint
 from router.core.record import MAX_MODEL_CHARS, Record
 from router.core.trace import BAGGAGE, TRACEPARENT, TRACESTATE, Sampler, header_lines
+from router.driver.ending import outcome_of
 from router.driver.exchange import Exchange
 from router.driver.ports import ClientPort
 from router.driver.router import Router
 
 LOG = logging.getLogger("tandem.router")
 
-_REFUSED = Outcome.REFUSED
 
 HOT_PATHS = {endpoint.encode("ascii"): endpoint for endpoint in Endpoint}
 """Paths that are taken before any framework sees them."""
@@ -116,7 +115,8 @@ class Door:
         self._note_refusal(Record(time.time(), request_id, "", "", endpoint, False), error)
 
     def _note_refusal(self, record: Record, error: TandemError) -> None:
-        record.status, record.outcome, record.code = error.http_status, _REFUSED, error.code
+        record.status, record.code = error.http_status, error.code
+        record.outcome = outcome_of(error.http_status)
         self.router.clerk.put(record)
 
     def _read_headers(self, headers: Mapping[bytes, bytes]) -> tuple[float, bytes]:

@@ -12,6 +12,8 @@ class Level(StrEnum):
     """How bad a Finding is."""
 
     GOOD = "ok"
+    NOTE = "note"
+    """Something that could not be examined here."""
     WARNING = "warn"
     """Requests are served; something should be changed."""
     FAILURE = "FAIL"
@@ -72,6 +74,10 @@ class Report(msgspec.Struct):
     def good(self, subject: str, sentence: str) -> None:
         """One more fact that is as it should be."""
         self.findings.append(Finding(Level.GOOD, subject, sentence))
+
+    def note(self, subject: str, sentence: str) -> None:
+        """One more fact that nobody need do anything about."""
+        self.findings.append(Finding(Level.NOTE, subject, sentence))
 
     def warn(self, subject: str, sentence: str) -> None:
         """One more fact that should be changed."""

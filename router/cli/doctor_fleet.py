@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import httpx
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
+from router.cli.admin import Start, ask_fleet
 from router.cli.doctor_findings import Pair, PairVerdict, Report
-from router.contract.ids import Epoch, InstanceId
+from router.contract.errors import TransferFailed, Unauthorized
 from router.contract.instance import Instance
 from router.contract.seal import SEAL_HEADER, SELF_TEST, Seal
 from router.store.codec import decode_instance
@@ -18,6 +20,7 @@ from router.store.codec import decode_instance
 SELF_TEST_PATH = "/kv/self-test"
 ANSWER_FOR_S = 3.0
 SELF_TEST_FOR_S = 60.0
+_ON_EFA = " On EFA look at the security group first: it must allow all traffic from itself and to itself."
 BAD_FACTS = {
     "forged": "somebody without the deployment key sends notices; look who can reach the fabric",
     "unreadable": "a peer speaks another version of the protocol; run the same release everywhere",
@@ -25,18 +28,18 @@ BAD_FACTS = {
 }
 """What to do about a counter of the shim whose name contains the word; all others go up whenever a process ends."""
 
-Start = tuple[InstanceId, Epoch]
-
 
 async def check_router(report: Report, client: httpx.AsyncClient, url: str) -> dict[Start, str] | None:
     """The router has been looked at; returns the URL of each start that it knows, or None when it does not answer."""
     try:
         ready = (await client.get(f"{url}/readyz")).json()
-        fleet = (await client.get(f"{url}/admin/fleet")).json()
-        known = {(InstanceId(one["instance_id"]), Epoch(one["epoch"])): str(one["url"]) for one in fleet["instances"]}
+        known = await ask_fleet(client, url)
         is_ready, is_degraded = bool(ready["ready"]), bool(ready["degraded"])
     except httpx.TransportError as error:
         report.fail("router", f"{url} does not answer ({type(error).__name__}); start it or correct --url.")
+        return None
+    except Unauthorized as error:
+        report.fail("router", error.message)
         return None
     except (ValueError, KeyError, TypeError):
         report.fail("router", f"What answers at {url} is no router of ours; correct --url.")
@@ -89,27 +92,41 @@ async def check_instance(report: Report, client: httpx.AsyncClient, start: Start
 
 def _check_counters(report: Report, name: str, metrics: str) -> str:
     """Counters that ask for something are warnings; returns words about the others, or nothing."""
+    try:
+        samples = [one for family in text_string_to_metric_families(metrics) for one in family.samples]
+    except ValueError:
+        report.warn(name, "Its metrics cannot be read; run the same release everywhere.")
+        return ""
     others = []
-    for fact, text in re.findall(r'^tandem_shim_facts_total\{fact="(\w+)"\} (\S+)$', metrics, re.MULTILINE):
-        count, told = float(text), fact.replace("_", " ")
+    for fact, count in [(one.labels["fact"], one.value) for one in samples if one.name == "tandem_shim_facts_total"]:
+        told = fact.replace("_", " ")
         remedy = next((remedy for word, remedy in BAD_FACTS.items() if word in fact), None)
         if count and remedy is not None:
             report.warn(name, f"It has counted {count:g} {told}: {remedy}.")
         elif count:
             others.append(f"{count:g} {told}")
-    orphaned = re.search(r"^tandem_shim_orphaned_blocks (\S+)$", metrics, re.MULTILINE)
-    if orphaned is not None and float(orphaned[1]):
+    num_orphaned = sum(one.value for one in samples if one.name == "tandem_shim_orphaned_blocks")
+    if num_orphaned:
         report.warn(
             name,
-            f"{float(orphaned[1]):g} blocks wait for a peer that cannot be reached and may still write them: "
-            "repair the way to it; if its process has ended for sure, tell this shim so (POST /kv/fence).",
+            f"{num_orphaned:g} blocks wait for a peer that cannot be reached and may still write them: "
+            "repair the way to it; if its process has ended for sure, say so: tandem fence INSTANCE_ID.",
         )
     return f"; so far {', '.join(others)}" if others else ""
 
 
-async def check_pairs(
-    report: Report, client: httpx.AsyncClient, instances: Sequence[Instance], sizes_bytes: Sequence[int], seal: Seal
-) -> None:
+@dataclass(frozen=True, slots=True)
+class PairTrials:
+    """How pairs are tried."""
+
+    client: httpx.AsyncClient
+    sizes_bytes: Sequence[int]
+    seal: Seal
+    least_gb_per_s: float = 0.0
+    """A pair whose fastest WRITE is slower fails, in gigabytes (10^9 bytes) per second."""
+
+
+async def check_pairs(report: Report, trials: PairTrials, instances: Sequence[Instance]) -> None:
     """Every pair that can exchange KV cache has done so, one after the other."""
     with_kv = [instance for instance in instances if instance.kv is not None]
     prefills = [instance for instance in with_kv if instance.role.prefills]
@@ -124,25 +141,26 @@ async def check_pairs(
         if prefill.kv.compat_hash != decode.kv.compat_hash:
             report.warn(subject, "They never serve together: weights, dtype or release differ; make them equal.")
             continue
-        verdict = await _try(report, client, (prefill, decode), sizes_bytes, seal)
+        verdict = await _try(report, trials, (prefill, decode))
+        if verdict is not None:
+            _judge(report, subject, verdict, trials.least_gb_per_s)
         report.pairs.append(Pair(prefill.instance_id, decode.instance_id, verdict))
     if not tried and instances and not any(instance.role.prefills and instance.role.decodes for instance in instances):
         report.fail("pairs", "There is no prefill and decode engine for one model; start both.")
 
 
-async def _try(
-    report: Report, client: httpx.AsyncClient, pair: tuple[Instance, Instance], sizes_bytes: Sequence[int], seal: Seal
-) -> PairVerdict | None:
+async def _try(report: Report, trials: PairTrials, pair: tuple[Instance, Instance]) -> PairVerdict | None:
+    """What the pair's prefill says; None when it could not be carried out, which is then reported."""
     prefill, decode = pair
     assert decode.kv is not None
     subject = f"{prefill.instance_id} -> {decode.instance_id}"
     host, port = decode.kv.side_channel_host, decode.kv.side_channel_port
-    order = {"engine_id": decode.kv.engine_id, "host": host, "port": port, "sizes_bytes": sizes_bytes}
+    order = {"engine_id": decode.kv.engine_id, "host": host, "port": port, "sizes_bytes": trials.sizes_bytes}
     raw = msgspec.json.encode(order)
-    headers = {SEAL_HEADER: seal.header(SELF_TEST + SELF_TEST_PATH.encode(), raw)}
+    headers = {SEAL_HEADER: trials.seal.header(SELF_TEST + SELF_TEST_PATH.encode(), raw)}
     try:
         url = f"{prefill.url}{SELF_TEST_PATH}"
-        reply = await client.post(url, content=raw, headers=headers, timeout=SELF_TEST_FOR_S)
+        reply = await trials.client.post(url, content=raw, headers=headers, timeout=SELF_TEST_FOR_S)
     except httpx.TransportError as error:
         report.fail(subject, f"{prefill.instance_id} does not answer any more ({type(error).__name__}); see its log.")
         return None
@@ -150,16 +168,25 @@ async def _try(
         report.warn(subject, _why(reply))
         return None
     if reply.status_code != httpx.codes.OK:
-        report.fail(subject, _why(reply))
+        report.fail(subject, _why(reply) + (_ON_EFA if reply.status_code == TransferFailed.http_status else ""))
         return None
-    verdict = msgspec.json.decode(reply.content, type=PairVerdict)
+    return msgspec.json.decode(reply.content, type=PairVerdict)
+
+
+def _judge(report: Report, subject: str, verdict: PairVerdict, least_gb_per_s: float) -> None:
     told = ", ".join(run.text for run in verdict.runs)
     wrong_bytes = sum(run.wrong_bytes for run in verdict.runs)
+    gb_per_s = max((run.num_bytes / run.seconds / 1e9 for run in verdict.runs), default=0.0)
     if wrong_bytes:
         report.fail(subject, f"{wrong_bytes} BYTES ARRIVED WRONG ({told}): drain this pair, then check its fabric.")
+    elif gb_per_s < least_gb_per_s:
+        report.fail(
+            subject,
+            f"{gb_per_s:.2f} GB/s at most, less than {least_gb_per_s:g} ({told}): run 'tandem doctor --preflight' on "
+            "both nodes; on EFA see that they are in one placement group.",
+        )
     else:
         report.good(subject, f"handshake {verdict.handshake_s * 1e3:.1f} ms; {told}; every byte is right.")
-    return verdict
 
 
 def _why(reply: httpx.Response) -> str:

@@ -34,6 +34,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(("shim",), "engine_shim", "start one engine with its shim"),
     Command(("doctor",), "router.cli.doctor", "find out whether a deployment is sound, and what to do"),
     Command(("story",), "router.cli.story", "print what happened to one request"),
+    Command(
+        ("fence",), "router.cli.fence", "declare an engine dead whose node is lost, so that others stop waiting for it"
+    ),
     Command(("simulate",), "engine_shim.simulation.main", "play routers and shims in a seeded world full of faults"),
     Command(("bench", "serve"), "router.bench.serve", "load an OpenAI URL, or compare push, pull, local, monolithic"),
     Command(("bench", "router"), "router.bench.router", "measure what the router itself costs"),

@@ -17,5 +17,10 @@ def ending_of(client: Client, status: int, verdict: Verdict | None) -> tuple[Out
         return Outcome.ABANDONED, "client_gone", status or GONE_STATUS
     if client is _CLIENT_FAILED:
         assert verdict is not None  # every way into a failure sets it
-        return Outcome.REFUSED if 400 <= status < 500 else Outcome.FAILED, verdict.error.code, status
+        return outcome_of(status), verdict.error.code, status
     return _SERVED, "", status
+
+
+def outcome_of(status: int) -> Outcome:
+    """What an error with this HTTP status is: refused for what the caller has asked, or failed by what we could not."""
+    return Outcome.REFUSED if 400 <= status < 500 else Outcome.FAILED

@@ -11,9 +11,13 @@ from router.observe.histogram import Histogram
 Labels = tuple[str, ...]
 
 
-def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
-    """A counter family with one label."""
-    return counter(name, text, (label,), {(value,): count for value, count in tuple(counts.items())})
+def counters(name: str, text: str, label: str, counts: Mapping[str, float], always: Iterable[str] = ()) -> Metric:
+    """A counter family with one label. What is named in `always` is there from the start, at 0.
+
+    Prometheus sees only what a counter gains from one scrape to the next: one that begins at 1 hides its first event.
+    """
+    counted = dict.fromkeys(always, 0.0) | dict(tuple(counts.items()))
+    return counter(name, text, (label,), {(value,): count for value, count in counted.items()})
 
 
 def counter(name: str, text: str, labels: Labels, counts: Mapping[Labels, float]) -> Metric:

@@ -28,6 +28,11 @@ MAX_VALUES = 64
 """Models, and error codes, beyond so many are counted as `other`: labels must not grow with what others send."""
 
 
+RETRIED = ("prefill_unreachable", "decode_unreachable", "leg_broken", "no_seats", "transfer_failed", "peer_gone")
+"""What most often leads to another attempt."""
+CANCEL_PHASES = ("prefill", "first_token", "stream")
+
+
 class Tally:
     """Requests that were alike in every label, and where their times belong."""
 
@@ -66,7 +71,7 @@ class Telemetry(Collector):
         self._retries: dict[str, int] = {}
         self._cancels: dict[str, int] = {}
         self._models: set[str] = set()
-        self._codes: set[str] = set()
+        self._codes: set[str] = set(RETRIED)
         self._gauges: list[Gauges] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -135,10 +140,9 @@ class Telemetry(Collector):
         yield from self._latencies()
         yield from self._phase_families()
         yield from self._counts()
-        yield counters(
-            "tandem_retries", "Attempts after the first, by the error that led to them", "reason", self._retries
-        )
-        yield counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels)
+        text = "Attempts after the first, by the error that led to them"
+        yield counters("tandem_retries", text, "reason", self._retries, RETRIED)
+        yield counters("tandem_cancels", "Clients that left, by phase", "phase", self._cancels, CANCEL_PHASES)
         for gauges in self._gauges:
             yield from gauges()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine_shim.core.fates import Fate
 from engine_shim.core.meetings import Meetings
 from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.traffic import Traffic
 from engine_shim.engine.port import (
     EngineLoad,
     FinishReason,
@@ -19,8 +20,8 @@ from engine_shim.engine.port import (
 from engine_shim.engine.reference.text_stream import TextStream
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from router.contract.errors import Draining, TandemError
-from router.contract.ids import TransferId
-from router.contract.instance import Load
+from router.contract.ids import EngineId, Epoch, InstanceId, TransferId
+from router.contract.instance import Instance, Load, Role
 from router.contract.rendezvous import Arrival, JoinState
 from tests.support.vocabularies import write_byte_level_gguf
 
@@ -76,6 +77,10 @@ class FakeHandOver:
     def __init__(self) -> None:
         self.peers = self.copies = self
         self.num_bytes_moved = 17
+        self.traffic = Traffic()
+        self.traffic.add(EngineId("d-0@3"), "WRITE", (4096, 2), 0.5)
+        self.traffic.add(EngineId("d-0@4"), "WRITE", (4096, 2), 0.25)
+        self.traffic.add(EngineId("d-0@4"), "WRITE", (4096, 2), None)
         self.meetings = Meetings()
         for state, at in ((JoinState.FILLED, 1.0), (JoinState.MATCHED, 1.5), (JoinState.LANDED, 1.75)):
             self.meetings.on_walked(Walked(TransferId("t"), Arrival.REGISTERED, state, ""), at)
@@ -101,6 +106,7 @@ class FakeDriver:
             weights_digest="d",
             created_unix_s=1_700_000_000,
         )
+        self.instance = Instance(InstanceId("fake"), Role.BOTH, Epoch(1), "http://shim", MODEL, CONTEXT_TOKENS, None)
         self.ready = True
         self.hand_over = FakeHandOver()
         self.text = text
@@ -119,7 +125,7 @@ class FakeDriver:
 
     def load(self) -> Load:
         running = sum(not (stream.closed or stream.finished) for stream in self.streams)
-        return Load(running, 2, 3, 4, 5, 6, 7, 8)
+        return Load(running, 2, 3, 4, 5, 6, 7, open_tickets=8)
 
     def engine_load(self) -> EngineLoad:
         return EngineLoad(0, 0, 11, 0, 0, 12, 0, 0, 13, 14, 15)

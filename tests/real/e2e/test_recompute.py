@@ -46,5 +46,5 @@ async def test_a_prompt_whose_kv_does_not_come_fails_or_is_computed_on_decode(tm
         computed = await orphan_leg(site, "computes", "req-2.1", body)
         assert computed.json()["choices"][0]["token_ids"] == expected
         metrics = (await site.client.get(f"{site.engines['computes'].url}/metrics")).text
-        assert 'tandem_shim_facts_total{fact="recomputed"} 1.0' in metrics
+        assert 'tandem_shim_facts_total{fact="recomputed",instance_id="computes",role="decode"} 1.0' in metrics
         await site.wait_quiet()

@@ -211,10 +211,23 @@ async def test_an_operator_with_the_key_can_fence_a_peer_that_cannot_answer(meet
     assert (await meeting.http.post("/kv/fence", content=body)).status_code == 401
     assert theirs.with_fate(Fate.DEAD) == []
     sealed = {SEAL_HEADER: Seal(KEY).header(FENCE, body)}
-    assert (await meeting.http.post("/kv/fence", content=body, headers=sealed)).status_code == 200
+    answer = await meeting.http.post("/kv/fence", content=body, headers=sealed)
+    assert (answer.status_code, answer.json()) == (200, {"fenced": [ours.card.engine_id]})
     assert theirs.with_fate(Fate.DEAD) == [ours.card.engine_id]
     with pytest.raises(PeerGone):
         await theirs.welcome(ours.card)
+
+
+async def test_by_its_name_alone_only_lost_starts_of_an_engine_are_fenced(meeting: Meeting) -> None:
+    ours, engine_id = meeting.ours, meeting.theirs.card.engine_id
+    name = engine_id.rpartition("@")[0]
+    await ours.ensure(engine_id, meeting.there)
+    assert ours.fence(name) == [] and ours.with_fate(Fate.MET) == [engine_id], "one that answers is not meant"
+    ours.on_lost(engine_id)
+    assert ours.fence("somebody-else") == []
+    assert ours.fence(name) == [engine_id]
+    assert ours.with_fate(Fate.DEAD) == [engine_id]
+    assert ours.fence(name) == [], "it is dead already"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"\xff", b'{"engine_id": 3}'])

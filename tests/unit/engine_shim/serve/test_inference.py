@@ -265,7 +265,8 @@ async def test_requests_are_counted_by_how_they_end(app, client, driver):
     call.left.set()
     await call.task
     text = (await client.get("/metrics")).text
+    who = 'instance_id="fake",role="both"'
     for code in ("ok", "bad_request", "client_gone"):
-        assert f'tandem_shim_requests_total{{code="{code}",endpoint="completion"}} 1.0' in text
-    assert "tandem_shim_prompt_tokens_total 1.0" in text
-    assert "tandem_shim_generation_tokens_total 13.0" in text
+        assert f'tandem_shim_requests_total{{code="{code}",endpoint="completion",{who}}} 1.0' in text
+    assert f"tandem_shim_prompt_tokens_total{{{who}}} 1.0" in text
+    assert f"tandem_shim_generation_tokens_total{{{who}}} 13.0" in text

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from importlib.resources import files
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -8,6 +11,8 @@ from engine_shim.serve.intake import Endpoint, Intake, Prompt, Wishes
 from engine_shim.serve.metrics import ShimMetrics
 from engine_shim.serve.usage import Tally
 
+ROW = re.compile(r"^\| `(tandem_shim_\w+)` \| (\w+) \|([^|]*)\|", re.MULTILINE)
+
 
 @pytest.fixture
 async def metrics(driver):
@@ -15,12 +20,13 @@ async def metrics(driver):
 
 
 def samples(metrics):
-    families = text_string_to_metric_families(metrics.text().decode())
-    return {
-        (sample.name.removeprefix("tandem_shim_"), *sample.labels.values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    """By name and the values of all labels but those that every sample has."""
+    read = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            assert (sample.labels.pop("instance_id"), sample.labels.pop("role")) == ("fake", "both")
+            read[sample.name.removeprefix("tandem_shim_"), *sample.labels.values()] = sample.value
+    return read
 
 
 async def test_gauges_are_the_drivers_own(metrics, driver):
@@ -47,6 +53,9 @@ async def test_gauges_are_the_drivers_own(metrics, driver):
     assert (read["rendezvous_total", "prefilled"], read["rendezvous_total", "registered"]) == (1, 0)
     assert read["rendezvous_wait_seconds_sum", "prefill"] == 0.5
     assert (read["transfer_seconds_sum",], read["kv_bytes_total",]) == (0.25, 17)
+    assert (read["copies_total", "WRITE", "d-0", "done"], read["copies_total", "WRITE", "d-0", "failed"]) == (2, 1)
+    carried = [read[f"copy_{what}_total", "WRITE", "d-0"] for what in ("bytes", "spans", "seconds")]
+    assert carried == [8192, 4, 0.75]
     assert [read["peers", fate] for fate in ("met", "lost", "dead")] == [0, 2, 0]
 
 
@@ -61,3 +70,16 @@ async def test_requests_and_tokens_are_counted(metrics):
     metrics.count_tokens(tally)
     read = samples(metrics)
     assert (read["prompt_tokens_total",], read["generation_tokens_total",]) == (2, 3)
+
+
+def test_every_metric_of_the_table_is_told_and_no_other(metrics):
+    table = files("engine_shim.serve").joinpath("README.md").read_text("utf-8")
+    documented = {
+        name: (kind, frozenset(labels.replace(" ", "").split(",")) - {""}) for name, kind, labels in ROW.findall(table)
+    }
+    metrics.count_request(Endpoint.CHAT, "ok")
+    told = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        labels = frozenset().union(*(sample.labels for sample in family.samples)) - {"le", "instance_id", "role"}
+        told[family.name + "_total" * (family.type == "counter")] = (family.type, labels)
+    assert told == documented

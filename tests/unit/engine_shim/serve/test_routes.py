@@ -38,7 +38,7 @@ async def test_health_is_the_process_and_readiness_the_driver(client, driver):
 async def test_metrics_are_in_prometheus_text_form(client):
     answer = await client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "tandem_shim_free_blocks 4.0\n" in answer.text
+    assert 'tandem_shim_free_blocks{instance_id="fake",role="both"} 4.0\n' in answer.text
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ async def test_a_bad_request_is_answered_counted_and_goes_no_further(door, heade
 async def test_a_full_router_refuses_with_the_model_known(door):
     door.router.set_budget(Scope.TOTAL, "", Budget(0))
     client, _, record = knock(door)
-    assert client.refused.code == "overloaded" and record.model == "m"
+    assert client.refused.code == record.code == "overloaded" and (record.model, record.outcome) == ("m", "failed")
 
 
 async def test_a_request_is_named_by_its_client_or_by_us(door):

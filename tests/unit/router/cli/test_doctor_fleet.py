@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from router.cli.doctor_findings import Level, PairVerdict, Report, Run
-from router.cli.doctor_fleet import SELF_TEST, check_instance, check_pairs, check_router, compare_views
+from router.cli.doctor_fleet import SELF_TEST, PairTrials, check_instance, check_pairs, check_router, compare_views
 from router.contract.instance import Role
 from router.contract.seal import SEAL_HEADER, Seal
 from router.store.codec import encode_instance
@@ -47,6 +47,19 @@ async def test_a_ready_router_tells_whom_it_knows():
     answers = {"/readyz": {"ready": True, "degraded": False}, "/admin/fleet": fleet_of(P, D)}
     assert await check_router(report, client(answers), "http://r") == {("p0", 7): P.url, ("d0", 7): D.url}
     assert told(report, Level.GOOD) == [("router", "http://r is ready and knows 2 instances.")]
+
+
+async def test_the_key_of_admin_is_shown_and_a_missing_one_is_named(monkeypatch):
+    def answer(request: httpx.Request) -> httpx.Response:
+        has_key = request.headers.get("authorization") == "Bearer secret"
+        return httpx.Response(200, json=fleet_of(P)) if has_key else httpx.Response(401, json={})
+
+    answers = {"/readyz": {"ready": True, "degraded": False}, "/admin/fleet": answer}
+    report = Report()
+    assert await check_router(report, client(answers), "http://r") is None
+    assert "set TANDEM_ADMIN_KEY" in told(report, Level.FAILURE)[0][1]
+    monkeypatch.setenv("TANDEM_ADMIN_KEY", "secret")
+    assert await check_router(Report(), client(answers), "http://r") == {("p0", 7): P.url}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +144,7 @@ async def test_an_engine_that_takes_no_requests_is_a_failure():
 async def test_counters_that_ask_for_something_are_warnings_and_the_others_are_told():
     report = Report()
     metrics = (
-        'tandem_shim_facts_total{fact="notice_forged"} 3.0\n'
+        'tandem_shim_facts_total{fact="notice_forged",instance_id="p0",role="prefill"} 3.0\n'
         'tandem_shim_facts_total{fact="notice_unreadable"} 0.0\n'
         'tandem_shim_facts_total{fact="faults"} 2.0\n'
         'tandem_shim_facts_total{fact="peer_died"} 4.0\n'
@@ -152,6 +165,12 @@ async def test_blocks_that_wait_for_a_lost_peer_are_a_warning():
     assert told(report, Level.WARNING)[0][1].startswith("12 blocks wait for a peer")
 
 
+async def test_metrics_that_cannot_be_read_are_a_warning():
+    report = Report()
+    await check_instance(report, client(engine(P, '{"detail": "Not Found"}')), ("p0", 7), P.url)
+    assert told(report, Level.WARNING)[0][1].startswith("Its metrics cannot be read")
+
+
 def self_test(wrong_bytes: int = 0):
     def answer(request: httpx.Request) -> httpx.Response:
         raw, path = request.content, request.url.path.encode()
@@ -165,14 +184,14 @@ def self_test(wrong_bytes: int = 0):
 
 async def test_a_pair_that_moves_every_byte_right():
     report = Report()
-    await check_pairs(report, client(self_test()), [P, D], [4096], SEAL)
+    await check_pairs(report, PairTrials(client(self_test()), [4096], SEAL), [P, D])
     assert told(report, Level.GOOD) == [("p0 -> d0", "handshake 2.0 ms; 4 KiB 100 us 0.04 GB/s; every byte is right.")]
     assert [(pair.prefill, pair.decode) for pair in report.pairs] == [("p0", "d0")]
 
 
 async def test_a_pair_whose_bytes_are_wrong_fails():
     report = Report()
-    await check_pairs(report, client(self_test(3)), [P, D], [4096], SEAL)
+    await check_pairs(report, PairTrials(client(self_test(3)), [4096], SEAL), [P, D])
     assert told(report, Level.FAILURE)[0][1].startswith("3 BYTES ARRIVED WRONG")
 
 
@@ -189,7 +208,7 @@ async def test_a_pair_whose_bytes_are_wrong_fails():
 )
 async def test_a_pair_that_cannot_be_tried_fails(answers, words):
     report = Report()
-    await check_pairs(report, client(answers), [P, D], [4096], SEAL)
+    await check_pairs(report, PairTrials(client(answers), [4096], SEAL), [P, D])
     assert words in told(report, Level.FAILURE)[0][1]
     assert [pair.verdict for pair in report.pairs] == [None]
 
@@ -197,19 +216,25 @@ async def test_a_pair_that_cannot_be_tried_fails(answers, words):
 async def test_a_shim_that_cannot_do_such_a_test_is_a_warning():
     report = Report()
     refused = {"/kv/self-test": lambda _: httpx.Response(400, json={"error": {"message": "In cuda memory."}})}
-    await check_pairs(report, client(refused), [P, D], [4096], SEAL)
+    await check_pairs(report, PairTrials(client(refused), [4096], SEAL), [P, D])
     assert told(report, Level.WARNING) == [("p0 -> d0", "In cuda memory.")]
 
 
 async def test_a_pair_that_never_serves_is_a_warning():
     report = Report()
     other = replace(D, kv=replace(D.kv, compat_hash="other"))
-    await check_pairs(report, client({}), [P, other], [4096], SEAL)
+    await check_pairs(report, PairTrials(client({}), [4096], SEAL), [P, other])
     assert "They never serve together" in told(report, Level.WARNING)[0][1]
     assert report.pairs == []
 
 
 async def test_a_fleet_without_a_pair_fails():
     report = Report()
-    await check_pairs(report, client({}), [P], [4096], SEAL)
+    await check_pairs(report, PairTrials(client({}), [4096], SEAL), [P])
     assert told(report, Level.FAILURE)[0][0] == "pairs"
+
+
+async def test_a_pair_slower_than_it_must_be_fails():
+    report = Report()
+    await check_pairs(report, PairTrials(client(self_test()), [4096], SEAL, least_gb_per_s=0.05), [P, D])
+    assert told(report, Level.FAILURE)[0][1].startswith("0.04 GB/s at most, less than 0.05")
