@@ -14,7 +14,7 @@ from engine_shim.serve.openai_request import request_id_of, stated_deadline_for_
 from router.contract.errors import BadRequest
 from router.contract.wire import Handoff, PrefillHandoff, read_handoff
 
-PARAMS = "kv_transfer_params"
+PARAMS, EXTRA = "kv_transfer_params", "vllm_xargs"
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -52,6 +52,8 @@ class Leg:
             seq_id: by which the connector knows the sequence.
         """
         fields = {name: value for name, value in self.fields.items() if name != PARAMS}
+        if EXTRA in fields:
+            fields[EXTRA] = _without_params(fields[EXTRA])
         if self.handoff is not None:
             purpose = Purpose.HOLD if isinstance(self.handoff, PrefillHandoff) else Purpose.RECEIVE
             fields[PARAMS] = Raw(_ENCODE({SECRET: secret, SEQ_ID: seq_id, PURPOSE: purpose}))
@@ -73,6 +75,15 @@ def read_leg(raw: bytes, headers: Mapping[str, str], request_for_s: float) -> Le
     if handoff is not None:
         _check_one_sequence(shape, handoff)
     return Leg(request_id, handoff, min(request_for_s, stated_deadline_for_s(headers)), fields)
+
+
+def _without_params(extra: Raw) -> Raw:
+    """`vllm_xargs`, by which vLLM takes its own fields as well, without a hand-over in it."""
+    try:
+        fields = _FIELDS.decode(extra)
+    except msgspec.DecodeError:
+        return extra
+    return extra if fields.pop(PARAMS, None) is None else Raw(_ENCODE(fields))
 
 
 def _check_one_sequence(shape: _Shape, handoff: Handoff) -> None:

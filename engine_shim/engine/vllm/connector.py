@@ -6,6 +6,7 @@ them to the installed release.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 # Any: vLLM's own types, which are there only where vLLM is installed.
@@ -26,7 +27,7 @@ from engine_shim.engine.vllm.line import Line
 from engine_shim.engine.vllm.memory import describe
 from engine_shim.engine.vllm.messages import (
     IDENTITY,
-    SECRET,
+    SECRET_VARIABLE,
     SOCKET,
     Release,
     SchedulerHello,
@@ -72,7 +73,7 @@ class TandemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         identity = msgspec.convert(extra[IDENTITY], KVIdentity)
         self._line.let_go()
         self._line.tell(hello)
-        self._scheduler_half = SchedulerHalf(self._line.tell, extra[SECRET], identity)
+        self._scheduler_half = SchedulerHalf(self._line.tell, os.environ[SECRET_VARIABLE], identity)
 
     @property
     def _scheduler(self) -> SchedulerHalf:

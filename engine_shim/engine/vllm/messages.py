@@ -19,10 +19,12 @@ from engine_shim.fabric.port import CopyOp
 from router.contract.errors import HandshakeFailed, MissingDependency, PeerGone, TandemError, TransferFailed
 from router.contract.kv import BlockTable, KVLayout, Region
 
-SOCKET, SECRET, IDENTITY = "tandem_socket", "tandem_secret", "tandem_identity"
+SOCKET, IDENTITY = "tandem_socket", "tandem_identity"
 """Keys of vLLM's `kv_connector_extra_config`."""
-SEQ_ID, PURPOSE = "tandem_seq_id", "tandem_purpose"
-"""Beside SECRET, keys of a request's `kv_transfer_params`: nothing that lacks the secret is a hand-over."""
+SECRET_VARIABLE = "TANDEM_VLLM_SECRET"
+"""Where vLLM's processes find the secret of this start: vLLM logs its arguments."""
+SECRET, SEQ_ID, PURPOSE = "tandem_secret", "tandem_seq_id", "tandem_purpose"
+"""Keys of a request's `kv_transfer_params`: nothing that lacks the secret is a hand-over."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
-from engine_shim.engine.vllm.messages import IDENTITY, SECRET, SOCKET
+from engine_shim.engine.vllm.messages import IDENTITY, SECRET_VARIABLE, SOCKET
 from router.contract.errors import BadSettings, EngineDown
 from router.contract.instance import KVIdentity, Role
 from router.store.embedded import end_with_parent
@@ -73,7 +73,6 @@ def command_of(args: tuple[str, ...], wiring: Wiring, role: Role) -> tuple[str, 
         "kv_load_failure_policy": "fail",
         "kv_connector_extra_config": {
             SOCKET: wiring.link_path,
-            SECRET: wiring.secret,
             IDENTITY: msgspec.to_builtins(wiring.identity),
         },
     }
@@ -99,7 +98,7 @@ class VllmServer:
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr,
-            env={**os.environ, "VLLM_NO_USAGE_STATS": os.environ.get("VLLM_NO_USAGE_STATS", "1")},
+            env={**os.environ, SECRET_VARIABLE: wiring.secret},
             preexec_fn=end_with_parent(os.getpid()),
         )
         return cls(wiring, process)

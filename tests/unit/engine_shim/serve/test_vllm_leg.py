@@ -32,6 +32,17 @@ def test_without_a_hand_over_vllm_gets_no_parameters() -> None:
     assert json.loads(leg.body("secret", "local:x#1")) == {"prompt": "hi"}
 
 
+@pytest.mark.parametrize("smuggled", ["x", 7, {"do_remote_prefill": True}], ids=str)
+def test_nor_by_the_back_door(smuggled: object) -> None:
+    leg = leg_of({"prompt": "hi", "vllm_xargs": {"kv_transfer_params": smuggled, "other": 1}})
+    assert json.loads(leg.body("secret", "local:x#1")) == {"prompt": "hi", "vllm_xargs": {"other": 1}}
+
+
+@pytest.mark.parametrize("extra", [None, [1], "x", {"other": 1.0}], ids=str)
+def test_other_extra_arguments_go_through(extra: object) -> None:
+    assert json.loads(leg_of({"vllm_xargs": extra}).body("s", "x")) == {"vllm_xargs": extra}
+
+
 def test_what_is_not_ours_goes_through_byte_for_byte() -> None:
     leg = read_leg(b'{"temperature":1.00,"big":123456789012345678901234567890}', {}, 600.0)
     assert leg.body("s", "x") == b'{"temperature":1.00,"big":123456789012345678901234567890}'
