@@ -34,9 +34,9 @@ from engine_shim.engine.port import ModelCard
 from engine_shim.engine.vllm.link import VllmLink
 from engine_shim.engine.vllm.messages import SchedulerHello, WorkerHello
 from engine_shim.engine.vllm.remote_writer import RemoteWriter
+from engine_shim.engine.vllm.restarts import Restarts
 from engine_shim.engine.vllm.runner import VllmRunner
 from engine_shim.engine.vllm.server import VllmServer, Wiring, read_engine_args
-from engine_shim.fabric.writer import FabricEvent
 from engine_shim.serve.metrics import ShimMetrics
 from engine_shim.serve.side_channel import side_channel
 from engine_shim.serve.vllm_face import Front, build_vllm_app
@@ -83,13 +83,17 @@ async def open_vllm_kitchen(settings: ShimSettings, listener: socket.socket) -> 
     folder = tempfile.mkdtemp(prefix="tandem-vllm-")
     wiring = Wiring(folder, secrets.token_hex(16), _early_identity(start))
     link = VllmLink(wiring.link_path, listener)
+    restarts = Restarts()
     server = await VllmServer.start(args, wiring, role)
     ended = asyncio.create_task(_first_end(server, link))
     try:
         scheduler = await _unless(ended, link.scheduler)
         worker = await _unless(ended, link.worker)
-        driver = await _unless(ended, _open_driver(settings, start, books, link, (scheduler, worker)))
+        writer = RemoteWriter(link, start.engine_id, settings.nixl_backend)
+        card = await _unless(ended, _open_agent(start, writer, scheduler, worker))
+        driver = _make_driver(settings, start, card, scheduler, Desk(link, writer, restarts, books))
         await _unless(ended, server.serves())
+        driver.instance = replace(driver.instance, endpoints=await server.endpoints())
     except BaseException:
         ended.cancel()
         await server.aclose()
@@ -97,23 +101,24 @@ async def open_vllm_kitchen(settings: ShimSettings, listener: socket.socket) -> 
         shutil.rmtree(folder, ignore_errors=True)
         raise
     kitchen = start_kitchen(settings, driver, books)
-    front = Front(driver, server.client, wiring.secret, settings, ShimMetrics(driver))
+    front = Front(driver, server.client, wiring.secret, restarts, settings, ShimMetrics(driver))
     app = build_vllm_app(front, side_channel(driver, Seal(settings.deployment_key)))
     return VllmKitchen(kitchen, app, ended, server, link, folder)
 
 
-async def _open_driver(
-    settings: ShimSettings, start: Start, books: Books, link: VllmLink, halves: tuple[SchedulerHello, WorkerHello]
-) -> Driver:
-    """The agent in vLLM's worker runs, and the Driver rules it."""
-    scheduler, worker = halves
-    holder: list[Driver] = []
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a Driver in front of vLLM works with."""
 
-    def on_event(event: FabricEvent) -> None:
-        holder[0].on_fabric_event(event)
+    link: VllmLink
+    writer: RemoteWriter
+    restarts: Restarts
+    books: Books
 
-    writer = RemoteWriter(link, start.engine_id, settings.nixl_backend, on_event)
-    card = PeerCard(
+
+async def _open_agent(start: Start, writer: RemoteWriter, scheduler: SchedulerHello, worker: WorkerHello) -> PeerCard:
+    """The agent in vLLM's worker runs. Raises MissingDependency."""
+    return PeerCard(
         protocol_version=PROTOCOL_VERSION,
         engine_id=start.engine_id,
         epoch=start.epoch,
@@ -123,13 +128,16 @@ async def _open_driver(
         region=worker.region,
         agent_metadata=await writer.start(),
     )
-    first, *others = scheduler.model.split(",")
-    model = ModelCard(
-        first, "vllm", scheduler.max_context_tokens, scheduler.vocab_size, (), scheduler.digest, int(time.time())
-    )
+
+
+def _make_driver(settings: ShimSettings, start: Start, card: PeerCard, told: SchedulerHello, desk: Desk) -> Driver:
+    """It rules the agent and vLLM's blocks."""
+    first, *others = told.model.split(",")
+    model = ModelCard(first, "vllm", told.max_context_tokens, told.vocab_size, (), told.digest, int(time.time()))
     instance = replace(make_instance(settings, start, model, identity_of(card)), aliases=tuple(others))
-    driver = Driver(Bench(model, partial(VllmRunner, link), None, instance, make_desks(settings, card, writer, books)))
-    holder.append(driver)
+    run = partial(VllmRunner, desk.link, desk.restarts)
+    driver = Driver(Bench(model, run, None, instance, make_desks(settings, card, desk.writer, desk.books)))
+    desk.writer.on_event = driver.on_fabric_event
     return driver
 
 

@@ -113,10 +113,6 @@ def _check_vllm(settings: ShimSettings) -> None:
         )
     if settings.fabric == "none" or settings.staging_bytes:
         raise BadSettings("--engine vllm needs --fabric nixl and no --staging-bytes: its connector owns the memory.")
-    if settings.kv_failure != "fail":
-        raise BadSettings(
-            "--engine vllm needs --kv-failure fail: vLLM would compute the prompt in blocks that may still be written."
-        )
 
 
 _TIMES = (

@@ -7,8 +7,8 @@ that does not come is an HTTP status, as with every engine of ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from asyncio import Event
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 import httpx
@@ -19,22 +19,21 @@ from starlette.types import Receive, Scope, Send
 
 from engine_shim.driver import Driver, Stream
 from engine_shim.engine.port import FinishReason, SamplingParams, SequenceRequest, TokensOut
+from engine_shim.engine.vllm.restarts import Restarts
 from engine_shim.serve.http_body import ClientGone, headers_of, read_body
 from engine_shim.serve.inference import unless_gone
 from engine_shim.serve.intake import Endpoint
 from engine_shim.serve.metrics import CONTENT_TYPE, ShimMetrics
 from engine_shim.serve.problems import as_problem, on_client_gone, on_problem
-from engine_shim.serve.reply import Headers, Reply
+from engine_shim.serve.reply import Reply
 from engine_shim.serve.routes import ready_routes
 from engine_shim.serve.timing import timing_headers
 from engine_shim.serve.vllm_leg import Leg, read_leg
+from engine_shim.serve.vllm_relay import Around, passed_up, relay
 from engine_shim.settings import ShimSettings
-from router.contract.errors import EngineDown, TandemError
+from router.contract.errors import TandemError
 from router.contract.wire import REQUEST_ID_HEADER, PrefillHandoff
 
-PASSED_UP = ("content-type", "accept", "authorization", "traceparent", "tracestate", "x-vllm-priority", "x-session-id")
-"""Headers that vLLM gets as the client sent them."""
-PASSED_DOWN = (b"content-type", b"retry-after", b"cache-control", b"x-accel-buffering")
 ANSWER_WAIT_S = 1.0
 """After vLLM's answer to a prefill, until its blocks must have been told of; the two ways are not ordered."""
 
@@ -47,6 +46,7 @@ class Front:
     client: httpx.AsyncClient
     """Calls vLLM."""
     secret: str
+    restarts: Restarts
     settings: ShimSettings
     metrics: ShimMetrics
 
@@ -96,23 +96,25 @@ class LegRoute:
         # vLLM reads the prompt; to the Driver it is a sequence of a known purpose and name.
         sequence = SequenceRequest(leg.request_id, (0,), SamplingParams(max_tokens=1))
         stream = await driver.submit(sequence, leg.handoff, leg.deadline_for_s)
+        echoed = (REQUEST_ID_HEADER.lower().encode(), leg.request_id.encode("latin-1"))
+
+        async def before_end(status: int) -> None:
+            if status == httpx.codes.OK and await _has_answer(leg, stream):
+                driver.on_engine_events([TokensOut(stream.seq_id, (), "", finish_reason=FinishReason.STOP)])
+
+        around = Around(lambda: (echoed, *timing_headers(stream, began_at)), before_end)
+
+        def ask(body: bytes) -> Coroutine[None, None, None]:
+            up = passed_up(headers, leg.request_id)
+            request = self._front.client.build_request("POST", self._path, content=body, headers=up)
+            return relay(self._front.client, request, reply, around)
+
+        restart = self._front.restarts.expect(stream.seq_id)
         try:
-            body = leg.body(self._front.secret, stream.seq_id)
-            request = self._front.client.build_request(
-                "POST", self._path, content=body, headers=passed_up(headers, leg.request_id)
-            )
-
-            echoed = (REQUEST_ID_HEADER.lower().encode(), leg.request_id.encode("latin-1"))
-
-            def head() -> Headers:
-                return (echoed, *timing_headers(stream, began_at))
-
-            async def before_end(status: int) -> None:
-                if status == httpx.codes.OK and await _has_answer(leg, stream):
-                    driver.on_engine_events([TokensOut(stream.seq_id, (), "", finish_reason=FinishReason.STOP)])
-
-            await _unless_failed(_relay(self._front.client, request, reply, Around(head, before_end)), stream)
+            if not await _answered(ask(leg.body(self._front.secret, stream.seq_id)), stream, restart):
+                await _answered(ask(leg.body_alone()), stream, Event())
         finally:
+            self._front.restarts.forget(stream.seq_id)
             stream.close()
 
 
@@ -135,7 +137,7 @@ class Passage:
             request = self._front.client.build_request(
                 scope["method"], path, content=raw, headers=passed_up(headers, headers.get("x-request-id", ""))
             )
-            await unless_gone(_relay(self._front.client, request, reply, Around()), receive)
+            await unless_gone(relay(self._front.client, request, reply, Around()), receive)
         except ClientGone:
             return
         # The request's own boundary, as in LegRoute.
@@ -143,68 +145,22 @@ class Passage:
             await reply.fail(as_problem(error))
 
 
-def passed_up(headers: dict[str, str], request_id: str) -> dict[str, str]:
-    """The headers that vLLM gets."""
-    kept = {name: headers[name] for name in PASSED_UP if name in headers}
-    return {**kept, "x-request-id": request_id} if request_id else kept
-
-
-async def _nothing(_status: int) -> None:
-    """A passage owes nobody anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What is ours in an answer of vLLM's."""
-
-    headers: Callable[[], Headers] = tuple
-    """Asked for when the first piece is there."""
-    before_end: Callable[[int], Awaitable[None]] = _nothing
-    """With the status, before the last piece goes out: the client may leave as soon as it has that."""
-
-
-async def _relay(client: httpx.AsyncClient, request: httpx.Request, reply: Reply, around: Around) -> None:
-    """vLLM's answer has been passed on, piece by piece. Its head goes out with the first piece."""
+async def _answered(relaying: Coroutine[None, None, None], stream: Stream, restart: Event) -> bool:
+    """True when vLLM's answer has been passed on; False when the sequence is to be asked for anew. Whatever it is, this
+    call of vLLM is over. Raises the sequence's error as soon as it has failed."""
+    passing, failing, anew = (asyncio.ensure_future(one) for one in (relaying, _failure(stream), restart.wait()))
     try:
-        answer = await client.send(request, stream=True)
-    except httpx.HTTPError as error:
-        raise EngineDown("vLLM does not answer; this instance cannot serve now.") from error
-    headers = tuple((name.lower(), value) for name, value in answer.headers.raw if name.lower() in PASSED_DOWN)
-    try:
-        async with aclosing(_pieces(answer)) as pieces:
-            held = await anext(pieces, b"")
-            headers += around.headers()
-            async for piece in pieces:
-                await reply.pass_on(answer.status_code, headers, held, last=False)
-                held = piece
-            await around.before_end(answer.status_code)
-            await reply.pass_on(answer.status_code, headers, held, last=True)
-    except httpx.HTTPError as error:
-        raise EngineDown("vLLM broke off in the middle of its answer.") from error
-    finally:
-        await answer.aclose()
-
-
-async def _pieces(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
-    async for piece in answer.aiter_raw():
-        if piece:
-            yield piece
-
-
-async def _unless_failed(relaying: Coroutine[None, None, None], stream: Stream) -> None:
-    """Await `relaying`, but cancel it and raise the sequence's error as soon as it has failed."""
-    relay = asyncio.ensure_future(relaying)
-    failing = asyncio.ensure_future(_failure(stream))
-    try:
-        await asyncio.wait((relay, failing), return_when=asyncio.FIRST_COMPLETED)
-        if not relay.done():
+        await asyncio.wait((passing, failing, anew), return_when=asyncio.FIRST_COMPLETED)
+        if not passing.done() and failing.done():
             failing.result()
-        await relay
+            await passing
+        if passing.done():
+            passing.result()
+        return passing.done()
     finally:
-        for task in (relay, failing):
-            if not task.done():
-                task.cancel()
-        await asyncio.wait((relay, failing))
+        for task in (passing, failing, anew):
+            task.cancel()
+        await asyncio.wait((passing, failing, anew))
 
 
 async def _failure(stream: Stream) -> None:

@@ -51,13 +51,21 @@ class Leg:
         Args:
             seq_id: by which the connector knows the sequence.
         """
-        fields = {name: value for name, value in self.fields.items() if name != PARAMS}
-        if EXTRA in fields:
-            fields[EXTRA] = _without_params(fields[EXTRA])
+        fields = self._own_fields()
         if self.handoff is not None:
             purpose = Purpose.HOLD if isinstance(self.handoff, PrefillHandoff) else Purpose.RECEIVE
             fields[PARAMS] = Raw(_ENCODE({SECRET: secret, SEQ_ID: seq_id, PURPOSE: purpose}))
         return _ENCODE(fields)
+
+    def body_alone(self) -> bytes:
+        """The body without any hand-over: vLLM computes the prompt itself."""
+        return _ENCODE(self._own_fields())
+
+    def _own_fields(self) -> dict[str, Raw]:
+        fields = {name: value for name, value in self.fields.items() if name != PARAMS}
+        if EXTRA in fields:
+            fields[EXTRA] = _without_params(fields[EXTRA])
+        return fields
 
 
 def read_leg(raw: bytes, headers: Mapping[str, str], request_for_s: float) -> Leg:

@@ -23,10 +23,11 @@ from router.contract.errors import EngineDown, HandshakeFailed, Impossible, Miss
 class RemoteWriter:
     """A `fabric.writer.Writer`. A copy whose worker has gone is told as ended: its process, and its reach, are gone."""
 
-    def __init__(self, link: VllmLink, name: str, backend: str, on_event: Callable[[FabricEvent], None]) -> None:
+    def __init__(self, link: VllmLink, name: str, backend: str) -> None:
         self._link = link
         self._name, self._backend = name, backend
-        self._on_event = on_event
+        self.on_event: Callable[[FabricEvent], None] = lambda _: None
+        """Set before any peer has been added; nothing happens before."""
         self._numbers = itertools.count(1)
         self._adding: dict[int, Future[PeerName]] = {}
         self._opened: Future[bytes] = asyncio.get_running_loop().create_future()
@@ -77,11 +78,11 @@ class RemoteWriter:
             case messages.AgentClosed():
                 self._closed.set()
             case messages.NoticeCame(peer, notice):
-                self._on_event(writer.NoticeCame(PeerName(peer), notice))
+                self.on_event(writer.NoticeCame(PeerName(peer), notice))
             case messages.CopyEnded(key, code, text):
-                self._on_event(writer.CopyEnded(CopyKey(key), error_of(code, text)))
+                self.on_event(writer.CopyEnded(CopyKey(key), error_of(code, text)))
             case messages.PeerLost(peer):
-                self._on_event(writer.PeerLost(PeerName(peer)))
+                self.on_event(writer.PeerLost(PeerName(peer)))
             case messages.WorkerHello() | messages.Unfit():
                 raise Impossible("The link keeps these to itself.")
             case _:

@@ -17,6 +17,7 @@ from engine_shim.engine.vllm.messages import (
     SchedulerLoad,
     SeatsTaken,
 )
+from engine_shim.engine.vllm.restarts import Restarts
 from router.contract.errors import EngineDown, Impossible
 
 
@@ -36,11 +37,13 @@ class VllmRunner:
     def __init__(
         self,
         link: VllmLink,
+        restarts: Restarts,
         _loop: AbstractEventLoop,
         on_events: Callable[[list[EngineEvent]], None],
         on_down: Callable[[EngineDown], None],
     ) -> None:
         self._link = link
+        self._restarts = restarts
         self._on_events = on_events
         self._pins: dict[str, _Pin] = {}
         self._load = SchedulerLoad(0, 0, 0, 0, 0, 0)
@@ -85,8 +88,9 @@ class VllmRunner:
         self._give_back(seq_id, Release.KV_READY)
 
     def recompute(self, seq_id: str) -> None:
-        """Settings refuse it: vLLM computes a prompt in the blocks that it has, which somebody may still write."""
-        raise Impossible("vLLM cannot leave its seats and compute a prompt elsewhere.")
+        """Whoever asked for the sequence asks for it anew; its seats are in Quarantine from now on."""
+        self.abort(seq_id)
+        self._restarts.ask(seq_id)
 
     def unpin(self, seq_id: str) -> None:
         """See Engine."""

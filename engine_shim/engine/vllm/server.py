@@ -25,8 +25,24 @@ CONNECTOR_MODULE = "engine_shim.engine.vllm.connector"
 KV_ROLES = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer", Role.BOTH: "kv_both"}
 OURS = ("--host", "--port", "--uds", "--kv-transfer-config", "--api-key", "--ssl-keyfile", "--ssl-certfile")
 """Arguments of `vllm serve` that the shim sets, or that would keep it out."""
+ENDPOINTS = (
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/tokenize",
+    "/detokenize",
+)
+"""Beside chat and text completions, what a router passes on to engines that have it."""
 LOOK_EVERY_S = 0.1
 STOP_FOR_S = 15.0
+
+
+class _Document(msgspec.Struct):
+    """What is read of an OpenAPI document."""
+
+    paths: dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +133,15 @@ class VllmServer:
             except httpx.HTTPError:
                 pass
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def endpoints(self) -> tuple[str, ...]:
+        """The paths of ENDPOINTS that it has; which ones depends on the model. None when it does not say."""
+        try:
+            reply = await self.client.get("/openapi.json", timeout=30.0)
+            paths = msgspec.json.decode(reply.content, type=_Document).paths
+        except (httpx.HTTPError, msgspec.DecodeError):
+            return ()
+        return tuple(path for path in ENDPOINTS if path in paths)
 
     async def aclose(self) -> None:
         """The process and its children are gone."""

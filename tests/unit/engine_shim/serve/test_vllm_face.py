@@ -12,6 +12,7 @@ from fastapi import APIRouter
 
 from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import EngineEvent, EngineLoad, SequenceRequest, TokensOut
+from engine_shim.engine.vllm.restarts import Restarts
 from engine_shim.serve.metrics import ShimMetrics
 from engine_shim.serve.vllm_face import Front, build_vllm_app
 from engine_shim.settings import ShimSettings
@@ -104,11 +105,18 @@ async def vllm(tmp_path: Path) -> AsyncIterator[Vllm]:
 
 
 @pytest.fixture
-async def client(driver: NotingDriver, vllm: Vllm, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+def restarts() -> Restarts:
+    return Restarts()
+
+
+@pytest.fixture
+async def client(
+    driver: NotingDriver, vllm: Vllm, restarts: Restarts, tmp_path: Path
+) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "http"))
     async with httpx.AsyncClient(transport=transport, base_url="http://vllm", timeout=None) as inner:
         settings = ShimSettings(max_body_bytes=4096, request_for_s=60.0)
-        front = Front(driver, inner, "secret", settings, ShimMetrics(driver))  # type: ignore[arg-type]
+        front = Front(driver, inner, "secret", restarts, settings, ShimMetrics(driver))  # type: ignore[arg-type]
         app = build_vllm_app(front, APIRouter())
         outer = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=outer, base_url="http://shim") as client:
@@ -143,6 +151,24 @@ async def test_when_kv_does_not_come_a_stream_is_an_http_status_and_vllm_is_left
         await vllm.left.wait()
     assert driver.finished == []
     assert driver.closed
+
+
+async def test_a_prompt_that_vllm_shall_compute_itself_is_asked_for_anew(
+    client: httpx.AsyncClient, driver: NotingDriver, vllm: Vllm, restarts: Restarts
+) -> None:
+    plain = vllm.answering
+
+    async def wait_for_kv(out: asyncio.StreamWriter) -> None:
+        vllm.answering = plain
+        restarts.ask(driver.streams[-1].seq_id)
+
+    vllm.answering = wait_for_kv
+    answer = await client.post(CHAT, json={"seed": 1, "kv_transfer_params": PUSH})
+    assert (answer.status_code, answer.json()) == (200, {"ok": 1})
+    first, second = (json.loads(body) for _, _, body in vllm.heard)
+    assert ("kv_transfer_params" in first, second) == (True, {"seed": 1})
+    assert driver.finished == [driver.streams[0].seq_id]
+    await vllm.left.wait()
 
 
 async def test_decode_tells_how_long_its_kv_took(client: httpx.AsyncClient, driver: NotingDriver, vllm: Vllm) -> None:

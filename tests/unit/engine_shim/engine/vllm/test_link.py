@@ -16,6 +16,7 @@ from engine_shim.engine.vllm.line import Line
 from engine_shim.engine.vllm.link import VllmLink
 from engine_shim.engine.vllm.messages import BlocksHeld, Release, SchedulerHello, SeatsTaken, Unfit, WorkerHello
 from engine_shim.engine.vllm.remote_writer import RemoteWriter
+from engine_shim.engine.vllm.restarts import Restarts
 from engine_shim.engine.vllm.runner import VllmRunner
 from engine_shim.engine.vllm.worker_half import WorkerHalf
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
@@ -45,7 +46,8 @@ class Site:
         self.theirs = np.zeros(LAYOUT.total_bytes, dtype=np.uint8)
         self.peer = LoopbackFabric("peer", region_of(self.theirs), self.network)
         self.events: list[object] = []
-        self.writer = RemoteWriter(self.link, "ours", "UCX", self.events.append)
+        self.writer = RemoteWriter(self.link, "ours", "UCX")
+        self.writer.on_event = self.events.append
 
     async def open(self) -> WorkerHalf:
         line = await asyncio.to_thread(Line, self.path)
@@ -99,7 +101,8 @@ async def test_a_peer_that_cannot_be_added_is_told(site: Site) -> None:
 async def test_blocks_go_back_to_vllm_as_what_they_are(site: Site) -> None:
     half = await site.open()
     events: list[object] = []
-    runner = VllmRunner(site.link, asyncio.get_running_loop(), events.extend, lambda _: None)
+    restarts = Restarts()
+    runner = VllmRunner(site.link, restarts, asyncio.get_running_loop(), events.extend, lambda _: None)
     scheduler = await asyncio.to_thread(Line, site.path)
     scheduler.tell(HELLO)
     scheduler.tell(SeatsTaken("decode:a", "a-1", (1, 2), 0, 7))
@@ -110,8 +113,10 @@ async def test_blocks_go_back_to_vllm_as_what_they_are(site: Site) -> None:
     assert events[0] == Seated("decode:a", (1, 2), 0, 7)
     assert events[3] == Prefilled("prefill:d", (6, 7), 8)
     assert runner.load.held_blocks == 6, "a sequence that wants nothing pins nothing"
-    runner.abort("decode:b")
-    assert runner.load.quarantined_blocks == 2
+    anew = restarts.expect("decode:b")
+    runner.recompute("decode:b")
+    assert anew.is_set()
+    assert runner.load.quarantined_blocks == 2, "somebody may still write them"
     runner.kv_ready("decode:a")
     for seq_id in ("decode:b", "decode:c", "prefill:d", "decode:a", "unknown"):
         runner.unpin(seq_id)

@@ -60,7 +60,6 @@ def test_what_follows_the_dashes_are_vllms_arguments() -> None:
         ["--engine", "vllm"],
         ["--engine", "vllm", "--fabric", "none", "--", "M"],
         ["--engine", "vllm", "--staging-bytes", "2000000", "--", "M"],
-        ["--engine", "vllm", "--kv-failure", "recompute", "--", "M"],
     ],
     ids=" ".join,
 )
