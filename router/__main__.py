@@ -84,15 +84,21 @@ def _serve(settings: Settings, read: Callable[[], Settings], config: str | None)
     size = settings.workers or len(os.sched_getaffinity(0))
     files = WatchedFiles((Path(config),) if config is not None else ())
     if size == 1:
-        _run(serve(settings, listen(settings.host, settings.port), again=Again(read, files)))
+        ports = [settings.port, *([settings.metrics_port] if settings.metrics_port else ())]
+        _run(serve(settings, [listen(settings.host, port) for port in ports], again=Again(read, files)))
         return 0
     listeners = listen_together(settings.host, settings.port, size)
+    more = listen_together(settings.host, settings.metrics_port, size) if settings.metrics_port else []
     with TemporaryDirectory(prefix="tandem-workers-") as folder:
 
         def work(slot: int) -> int:
             place = Place(Path(folder), slot, size)
             again = Again(lambda: share(read(), slot, size), files)
-            return _status(lambda: _run(serve(share(settings, slot, size), listeners[slot], place, again)))
+            return _status(
+                lambda: _run(
+                    serve(share(settings, slot, size), [listeners[slot], *more[slot : slot + 1]], place, again)
+                )
+            )
 
         host, port = listeners[0].getsockname()[:2]
         LOG.info("listening on %s:%d, mode %s, %d workers", host, port, settings.mode, size)

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from router.api.admin import Console
+from router.api.apart import Apart
 from router.api.app import Surface, build_app
 from router.api.door import Door, DoorLimits
 from router.api.front import Front
@@ -235,8 +236,9 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         read_aliases(settings.model_aliases),
     )
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
+    app = security.guard(Front(door, build_app(surface, lifespan)))
     config = uvicorn.Config(
-        security.guard(Front(door, build_app(surface, lifespan))),
+        Apart(app, settings.metrics_port) if settings.metrics_port else app,
         # uvicorn calls what it is given with the arguments of its own class.
         http=functools.partial(protocol, door=door),  # type: ignore[arg-type]
         loop="uvloop",
@@ -255,7 +257,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
 
 
 async def serve(
-    settings: Settings, listener: socket.socket, place: Place | None = None, again: Again | None = None
+    settings: Settings, listeners: Sequence[socket.socket], place: Place | None = None, again: Again | None = None
 ) -> None:
     """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end.
 
@@ -269,6 +271,9 @@ async def serve(
     gc.set_threshold(*_GC_THRESHOLDS)
     if place is None:
         LOG.info(
-            "listening on %s:%d, mode %s, data path %s", *listener.getsockname()[:2], settings.mode, settings.data_path
+            "listening on %s:%d, mode %s, data path %s",
+            *listeners[0].getsockname()[:2],
+            settings.mode,
+            settings.data_path,
         )
-    await server.serve(sockets=[listener])
+    await server.serve(sockets=list(listeners))

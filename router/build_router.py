@@ -52,7 +52,13 @@ def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
         # Container restarts repeat host name and process id.
         owner=f"router-{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
         seal=Seal(settings.deployment_key),
-        breaker=BreakerRules(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
+        breaker=BreakerRules(
+            settings.breaker_failures,
+            settings.breaker_open_s,
+            settings.breaker_open_max_s,
+            settings.breaker_share,
+            settings.breaker_window_s,
+        ),
         retry_share=settings.retry_share,
         retry_floor_per_s=settings.retry_floor_per_s,
         vllm_lease_s=settings.vllm_lease_s,

@@ -27,6 +27,8 @@ class Settings:
     """Address to listen on; 0.0.0.0 for all."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
+    metrics_port: int = 0
+    """Port on which alone /metrics, /admin and /ui are, beside everything else; 0: they are on `port`."""
     store: str = ""
     """redis://, redis+sentinel:// or redis+cluster:// URL of fleet and ledger; empty: none, engines are as listed."""
     namespace: str = "tandem"
@@ -85,6 +87,10 @@ class Settings:
     """Seconds after which a prefill is late; 0: what 95 of 100 of its size did not exceed of late."""
     breaker_failures: int = 3
     """Failures in a row (no connection, 502, 503, 504, timeouts) after which an instance is left out; 0: never."""
+    breaker_share: float = 0.5
+    """Share of failures, among at least 20 ends within breaker_window_s, that leaves it out too; 0: none does."""
+    breaker_window_s: float = 10.0
+    """Seconds over which that share is taken."""
     breaker_open_s: float = 2.0
     """Seconds for which it is left out; doubled each time it fails again."""
     breaker_open_max_s: float = 30.0
@@ -218,9 +224,8 @@ def check(settings: Settings) -> Settings:
         if getattr(settings, name) <= 0:
             raise BadSettings(f"{name} must be above 0.")
     check_key(settings.deployment_key, "localhost")  # the key is for what we send, whoever reaches us
-    _check_tracing(settings)
-    if settings.port > 65535:
-        raise BadSettings(f"port must be at most 65535, got {settings.port}.")
+    _check_shares(settings)
+    _check_ports(settings)
     if settings.workers > min(MAX_WORKERS, settings.max_requests):
         raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
     if settings.shared_budgets and not settings.store:
@@ -250,9 +255,18 @@ DIVIDED = (*BUDGETS, "queue_requests", "queue_tokens")
 """Limits of a replica that its workers divide among them."""
 
 
-def _check_tracing(settings: Settings) -> None:
-    if settings.trace_share > 1:
-        raise BadSettings(f"trace_share must be from 0 to 1, got {settings.trace_share}.")
+def _check_ports(settings: Settings) -> None:
+    for name in ("port", "metrics_port"):
+        if getattr(settings, name) > 65535:
+            raise BadSettings(f"{name} must be at most 65535, got {getattr(settings, name)}.")
+    if settings.metrics_port and settings.metrics_port == settings.port:
+        raise BadSettings(f"metrics_port must be another one than port, which is {settings.port}.")
+
+
+def _check_shares(settings: Settings) -> None:
+    for name in ("trace_share", "breaker_share"):
+        if getattr(settings, name) > 1:
+            raise BadSettings(f"{name} must be from 0 to 1, got {getattr(settings, name)}.")
     if settings.otlp and not settings.otlp.startswith(("http://", "https://")):
         raise BadSettings(f"otlp must be an http:// or https:// address, got {settings.otlp!r}.")
 

@@ -1,6 +1,6 @@
 """Breaker: whether an instance (or a pair of them) is trusted with requests.
 
-    CLOSED     trusted; `failures` in a row open it
+    CLOSED     trusted; `failures` in a row open it, and so does a `share` of failures among the ends of `window_s`
     OPEN       not trusted for a while: open_s, doubled each time it opens again, up to open_max_s
     HALF_OPEN  the while is over: one request, the canary, goes there; its fate closes or opens the breaker
 
@@ -31,12 +31,20 @@ class BreakerRules:
     """So many in a row open it; 0: it never opens."""
     open_s: float = 2.0
     open_max_s: float = 30.0
+    share: float = 0.0
+    """So does this share of failures among at least LEAST_ENDS ends within `window_s` seconds; 0: no share does."""
+    window_s: float = 10.0
+
+
+LEAST_ENDS = 20
+"""A share of fewer ends says little."""
+MAX_ENDS = 1024
 
 
 class Breaker:
     """The breaker of one instance or pair. Times are monotonic seconds."""
 
-    __slots__ = ("_changed_at", "_rules", "canary", "failures", "opened_at", "state", "trips")
+    __slots__ = ("_changed_at", "_ends", "_rules", "canary", "failures", "opened_at", "state", "trips")
 
     def __init__(self, rules: BreakerRules) -> None:
         self._rules = rules
@@ -49,6 +57,8 @@ class Breaker:
         self.canary: object = None
         """Who tries a half-open instance, or None."""
         self._changed_at = 0.0
+        self._ends: dict[float, tuple[float, bool]] = {}
+        """Of the window, by when they left (a leg may be told of twice): when they ended, and whether badly."""
 
     @property
     def shut(self) -> bool:
@@ -58,7 +68,7 @@ class Breaker:
     @property
     def pristine(self) -> bool:
         """Nothing is held against the instance; the breaker may be forgotten."""
-        return self.state is BreakerState.CLOSED and self.failures == 0
+        return self.state is BreakerState.CLOSED and self.failures == 0 and not self._ends
 
     @property
     def half_opens_at(self) -> float:
@@ -71,7 +81,8 @@ class Breaker:
         if sent_at < self._changed_at:
             return False
         self.failures += 1
-        if self.state is BreakerState.CLOSED and not 0 < self._rules.failures <= self.failures:
+        self._note(sent_at, now, failed=True)
+        if self.state is BreakerState.CLOSED and not (0 < self._rules.failures <= self.failures or self._too_many):
             return False
         if self.state is BreakerState.OPEN:  # tried because nobody was left: let another one be tried before it
             self.opened_at = now
@@ -79,7 +90,28 @@ class Breaker:
         self.trips += 1
         self.opened_at = self._changed_at = now
         self.state, self.canary = BreakerState.OPEN, None
+        self._ends.clear()
         return True
+
+    @property
+    def _too_many(self) -> bool:
+        num_failed = sum(failed for _, failed in self._ends.values())
+        return len(self._ends) >= LEAST_ENDS and num_failed >= self._rules.share * len(self._ends)
+
+    def _note(self, sent_at: float, now: float, *, failed: bool) -> None:
+        """One more end in the window."""
+        if not self._rules.share or self.state is not BreakerState.CLOSED:
+            return
+        self._ends[sent_at] = (now, failed)
+        if len(self._ends) > MAX_ENDS:
+            del self._ends[next(iter(self._ends))]
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        """What the window does not hold any more is forgotten; without a failure in it there is nothing to know."""
+        oldest_at = now - self._rules.window_s
+        ends = {sent_at: end for sent_at, end in self._ends.items() if end[0] > oldest_at}
+        self._ends = ends if any(failed for _, failed in ends.values()) else {}
 
     def begin_answer(self, sent_at: float, now: float) -> None:
         """A good answer has begun: an instance that was not trusted works again. It may still break off."""
@@ -93,9 +125,12 @@ class Breaker:
         if sent_at >= self._changed_at:
             self.begin_answer(sent_at, now)
             self.failures = 0
+            self._note(sent_at, now, failed=False)
 
     def tick(self, now: float) -> None:
-        """Half-open once the while is over."""
+        """Half-open once the while is over; what was long ago counts no more."""
+        if self._ends:
+            self._forget(now)
         if self.state is BreakerState.OPEN and now >= self.half_opens_at:
             self.state = BreakerState.HALF_OPEN
             self._changed_at = now

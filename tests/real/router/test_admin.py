@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from router.bench.mock_engine import MockEngine
+from router.cli.local_fleet import free_port
 from router.contract.instance import Role
 from tests.support.router_process import router_process
 from tests.support.routers import BODY, PATH, rig, until
@@ -98,6 +99,19 @@ async def test_m5_paths_that_command_engines_are_never_passed_on(data_path):
                     assert answer.json()["error"]["code"] == "not_found"
         assert b"tandem_" in (await r.client.get("/metrics")).content, "its own, and no engine's"
         assert not any(engine.seen for engine in r.engines)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_m5_operators_paths_are_on_a_port_of_their_own_where_there_is_one(workers):
+    engine = MockEngine(Role.BOTH, "b0")
+    url, port = await engine.start(), free_port("127.0.0.1")
+    async with router_process("--decode", url, "--metrics-port", str(port), "--workers", workers) as process:
+        assert (await process.client.post(PATH, json=BODY)).status_code == 200
+        for path in ("/metrics", "/admin/fleet", "/ui"):
+            refused = await process.client.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+            assert (await process.client.get(f"http://127.0.0.1:{port}{path}")).status_code == 200
+    await engine.stop()
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

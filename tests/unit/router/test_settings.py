@@ -79,8 +79,15 @@ def test_workers_share_the_limits_without_a_rest(requests, tokens, size):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"trace_share": 1.5}, "trace_share"), ({"otlp": "collector:4318"}, "otlp")]
+    ("changes", "said"),
+    [
+        ({"trace_share": 1.5}, "trace_share"),
+        ({"otlp": "collector:4318"}, "otlp"),
+        ({"breaker_share": 1.1}, "breaker_share"),
+        ({"metrics_port": 65536}, "metrics_port"),
+        ({"metrics_port": 8000}, "metrics_port"),
+    ],
 )
-def test_traces_need_an_address_and_a_share(changes, said):
+def test_ports_shares_and_addresses_are_what_they_can_be(changes, said):
     with pytest.raises(BadSettings, match=said):
         check(Settings(store="redis://x", **changes))

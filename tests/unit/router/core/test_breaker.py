@@ -73,3 +73,46 @@ def test_a_begun_answer_does_not_forgive_what_was_before():
     breaker.fail(1.0, 1.0)
     breaker.begin_answer(2.0, 2.0)
     assert breaker.failures == 1, "an instance that always breaks off after its first token is not well"
+
+
+SHARED = BreakerRules(failures=99, share=0.5, window_s=10.0)
+
+
+def ends(breaker, turns, good_per_bad, at=1.0):
+    """So many failures, each followed by so many successes; how many of them have opened the breaker."""
+    opened = 0
+    for turn in range(turns):
+        opened += breaker.fail(at + turn / 1000, at)
+        for good in range(good_per_bad):
+            breaker.succeed(at + turn / 1000 + (good + 1) / 10_000, at)
+    return opened
+
+
+def test_a_share_of_failures_opens_it_though_they_are_not_in_a_row():
+    breaker = Breaker(SHARED)
+    assert ends(breaker, 10, 1) == 0 and breaker.state is CLOSED and breaker.failures == 0
+    assert breaker.fail(2.0, 2.0)
+    assert breaker.state is OPEN
+
+
+def test_a_smaller_share_or_none_wanted_leaves_it_closed():
+    assert ends(Breaker(SHARED), 50, 2) == 0
+    assert ends(Breaker(BreakerRules(failures=99)), 50, 1) == 0
+
+
+def test_what_was_long_ago_counts_no_more_and_is_forgotten():
+    breaker = Breaker(SHARED)
+    ends(breaker, 10, 1)
+    assert not breaker.pristine
+    breaker.tick(12.0)
+    assert breaker.pristine
+    assert ends(breaker, 10, 1, at=14.0) == 0
+
+
+def test_an_end_that_is_told_twice_counts_once():
+    breaker = Breaker(SHARED)
+    for number in range(10):
+        breaker.fail(float(number), 10.0)
+        for _ in range(3):
+            breaker.succeed(number + 0.5, 10.0)
+    assert breaker.fail(10.0, 10.0)
