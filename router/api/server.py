@@ -10,12 +10,17 @@ pre_stop_s is the time in which load balancers take a router that is not ready o
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import signal
+import socket
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
+from router.api.acceptor import Acceptor
 from router.driver.router import Router
 
 _AFTER_GRACE_S = 1
@@ -32,6 +37,18 @@ class Server(uvicorn.Server):
         self._grace_s = grace_s
         self._drains_at = 0.0
         """Monotonic seconds; 0.0 before the signal."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listening; every connection that comes in brings along all that wait behind it."""
+        config = self.config
+        acceptor, make = Acceptor(sockets or (), config.ssl), config.http_protocol_class
+
+        def make_with_others(**given: Any) -> asyncio.Protocol:  # noqa: ANN401 - uvicorn's own arguments
+            acceptor.accept_waiting(functools.partial(make, **given))
+            return make(**given)
+
+        config.http_protocol_class = make_with_others  # type: ignore[assignment]  # it is only called
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The signal has come; `on_tick` does the rest."""

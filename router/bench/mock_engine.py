@@ -17,6 +17,9 @@ from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVLayout
 from router.contract.seal import Seal
 
+BACKLOG = 2048
+"""Hundreds of connections may be dialled at once; one that overflows the queue waits a second for its next try."""
+
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=1, block_tokens=16, num_blocks=1, dtype="float32")
 
 
@@ -54,7 +57,9 @@ class MockEngine:
     async def start(self, port: int = 0) -> str:
         """Listening on loopback; returns the URL."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: MockConnection(self), "127.0.0.1", port, ssl=self.tls)
+        self._server = await loop.create_server(
+            lambda: MockConnection(self), "127.0.0.1", port, ssl=self.tls, backlog=BACKLOG
+        )
         self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self.url
 

@@ -1,10 +1,14 @@
+import asyncio
 import signal
+import socket
 
 import pytest
 import uvicorn
+import uvloop
 
 from router.api import server as module
 from router.api.server import Server
+from router.workers.listeners import listen
 
 
 class Router:
@@ -62,3 +66,28 @@ async def test_sigint_ends_at_once(clock):
     assert await server.on_tick(1) and router.done == []
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit
+
+
+def test_clients_that_come_together_are_let_in_together():
+    """In the event loop of the router, which by itself accepts one in each of its turns."""
+
+    async def scene():
+        listener = listen("127.0.0.1", 0)
+        config = uvicorn.Config(lambda: None, http="httptools", lifespan="off", log_config=None)
+        server = Server(config, Router(), 0.0, 0.0)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        clients = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(50)]
+        turns = 0
+        while len(server.server_state.connections) < len(clients):
+            await asyncio.sleep(0)
+            turns += 1
+        for client in clients:
+            client.close()
+        server.should_exit = True
+        await serving
+        assert turns < len(clients) // 2
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scene(), 20))
