@@ -27,6 +27,7 @@ from router.contract.seal import KEY_VARIABLE, Seal
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _STORE_VARIABLE = "TANDEM_STORE"
+_NAMESPACE_VARIABLE = "TANDEM_NAMESPACE"
 _SIZES = "64K,1M,8M"
 _CHECKED = """
 checked:
@@ -77,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", help=f"a router; without it that of the 'tandem up' of this folder, or {_DEFAULT_URL}")
     add("--store", metavar="URL", help=f"without it {_STORE_VARIABLE}, or that of the 'tandem up' of this folder")
-    add("--namespace", default="tandem", help="prefix of all keys in the store; default: tandem")
+    namespace = os.environ.get(_NAMESPACE_VARIABLE, "tandem")
+    add("--namespace", default=namespace, help=f"prefix of all keys; without it {_NAMESPACE_VARIABLE}, or tandem")
     add("--sizes", default=_SIZES, metavar="N,N,...", help=f"bytes of the WRITEs, with K or M; default: {_SIZES}")
     add("--least-gb-per-s", type=float, default=0.0, metavar="X", help="a pair, or the trial, that is slower fails")
     add("--preflight", action="store_true", help="examine this machine; no router or store is needed")

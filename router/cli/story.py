@@ -18,6 +18,7 @@ from router.store.connection import connect
 from router.store.ledger import Ledger
 
 _STORE_VARIABLE = "TANDEM_STORE"
+_NAMESPACE_VARIABLE = "TANDEM_NAMESPACE"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,7 +33,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--store", metavar="URL", help=f"without it, {_STORE_VARIABLE}, or the 'tandem up' of this folder"
     )
-    parser.add_argument("--namespace", default="tandem", help="prefix of all keys in the store")
+    namespace = os.environ.get(_NAMESPACE_VARIABLE, "tandem")
+    about = f"prefix of all keys in the store; without it {_NAMESPACE_VARIABLE}, or tandem"
+    parser.add_argument("--namespace", default=namespace, help=about)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     request_id, _ = request_of(TransferId(options.request_id))

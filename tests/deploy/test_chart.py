@@ -1,12 +1,14 @@
 """What the chart must say, value by value; cases G of the table in tests/README.md."""
 
 import json
+import re
 
 import pytest
 import yaml
 
 from router.settings import Settings
 from tests.support.charts import CHART, EXAMPLES, render
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.needs("chart")
 KEYS = {"deploymentKey": {"existingSecret": "keys"}}
@@ -228,6 +230,17 @@ def test_what_scales_a_pool_of_shims():
     assert "tandem_shim_free_blocks" in queries["decode"][0]
     assert "tandem_tpot_seconds_bucket" in queries["decode"][1]
     assert 'service="tandem-router"' in queries["decode"][1]
+
+
+def test_g10_what_scales_a_pool_is_measured():
+    told = "".join((ROOT / path).read_text() for path in ("router/observe/README.md", "engine_shim/serve/README.md"))
+    known = set(re.findall(r"`(tandem_\w+)`", told))
+    rendered = render("", values=KEYS | {"poolDefaults": {"autoscaling": {"enabled": True}}})
+    for scaled in rendered.all("ScaledObject"):
+        for trigger in scaled["spec"]["triggers"]:
+            named = re.findall(r"tandem_\w+", trigger["metadata"]["query"].split("{")[0])
+            assert named
+            assert {name.removesuffix("_bucket") for name in named} <= known
 
 
 def test_only_routers_and_engines_reach_engines_and_store():

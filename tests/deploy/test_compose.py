@@ -45,6 +45,12 @@ def test_nothing_listens_beyond_the_machine():
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_every_file_that_is_mounted_is_there():
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            assert (COMPOSE / volume.split(":")[0]).exists(), volume
+
+
 def test_prometheus_asks_those_that_are_started():
     config = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
     asked = {

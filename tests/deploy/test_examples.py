@@ -93,6 +93,29 @@ def test_g13_routers_have_in_force_what_the_example_says(example, effective, tmp
     assert [one["url"] for one in said["engines"]] == [one["url"] for one in yaml.safe_load(own)["engines"]]
 
 
+@pytest.mark.parametrize("example", ["p5en-1p1d", "p5en-moe-ep"])
+def test_the_preflight_is_one_that_doctor_knows(example):
+    from router.cli.doctor import _parser
+
+    for pool in ("prefill", "decode"):
+        command = charts.render(example).pods()[f"tandem-{pool}"]["spec"]["initContainers"][0]["command"]
+        assert command[:2] == ["tandem", "doctor"]
+        given = _parser().parse_args(command[2:])
+        assert (given.preflight, given.expect_efa) == (True, 16)
+
+
+def test_commands_in_a_routers_pod_find_the_store_where_shims_are():
+    rendered = charts.render("kind")
+    env = {
+        name: {one["name"]: one for one in rendered.pods()[name]["spec"]["containers"][0]["env"]}
+        for name in ("tandem-router", "tandem-decode")
+    }
+    router, shim = env["tandem-router"], env["tandem-decode"]
+    assert router["TANDEM_NAMESPACE"]["value"] == shim["TANDEM_SHIM_NAMESPACE"]["value"]
+    assert router["TANDEM_STORE"]["value"] == shim["TANDEM_SHIM_STORE"]["value"]
+    assert router["TANDEM_DEPLOYMENT_KEY"]["valueFrom"] == shim["TANDEM_DEPLOYMENT_KEY"]["valueFrom"]
+
+
 @pytest.mark.parametrize("pool", ["prefill", "decode"])
 def test_shims_understand_their_settings(pool, tmp_path):
     from engine_shim.settings import read_settings

@@ -7,7 +7,6 @@ app.kubernetes.io/component: router
 {{- define "tandem.routerConfig" -}}
 {{- $v := .Values -}}
 {{- $made := dict "host" "0.0.0.0" "port" 8000 "pre_stop_s" $v.router.preStopSeconds "grace_s" $v.router.graceSeconds -}}
-{{- if eq (include "tandem.hasStore" .) "true" }}{{ $_ := set $made "namespace" (include "tandem.keyPrefix" .) }}{{ end -}}
 {{- with include "tandem.podSelector" . }}{{ $_ := set $made "kubernetes_selector" . }}{{ $_ := set $made "kubernetes_namespace" (include "tandem.podNamespace" $) }}{{ end -}}
 {{- if $v.bringYourOwn.engines }}{{ $_ := set $made "fleet_file" "/etc/tandem/config/fleet.yaml" }}{{ end -}}
 {{- if $v.router.auth.apiKeys }}{{ $_ := set $made "api_key_file" "/etc/tandem/auth/api-keys" }}{{ end -}}
@@ -26,6 +25,8 @@ fleet.yaml: |
 
 {{- define "tandem.routerEnv" -}}
 {{- $v := .Values.router -}}
+# As variables, so that `tandem doctor` and `tandem story` in this pod find the store as well.
+- {name: TANDEM_NAMESPACE, value: {{ include "tandem.keyPrefix" . }}}
 {{- include "tandem.storeEnv" (dict "root" . "name" "TANDEM_STORE") }}
 {{- include "tandem.deploymentKeyEnv" . }}
 {{- if $v.auth.adminKey }}

@@ -11,6 +11,7 @@ def _nowhere(tmp_path, monkeypatch):
     """No set-up runs in this folder, and no store is named."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TANDEM_STORE", raising=False)
+    monkeypatch.delenv("TANDEM_NAMESPACE", raising=False)
 
 
 def test_nobody_at_home_is_status_1_and_says_what_to_do(capsys):
@@ -18,6 +19,12 @@ def test_nobody_at_home_is_status_1_and_says_what_to_do(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [["warn", "store"], ["FAIL", "router"], ["FAIL", "fleet"]]
     assert "correct --url" in lines[1]
+
+
+def test_the_namespace_comes_from_the_routers_environment(monkeypatch):
+    assert doctor._parser().parse_args([]).namespace == "tandem"
+    monkeypatch.setenv("TANDEM_NAMESPACE", "llm-tandem")
+    assert doctor._parser().parse_args([]).namespace == "llm-tandem"
 
 
 def test_json_says_the_same(capsys):

@@ -41,6 +41,12 @@ def test_a_story_is_printed_in_order(told, capsys, asked):
     assert last.split()[3:] == ["1", "router-1", "served"]
 
 
+def test_store_and_namespace_come_from_the_routers_environment(told, capsys, monkeypatch):
+    monkeypatch.setenv("TANDEM_STORE", told[1])
+    monkeypatch.setenv("TANDEM_NAMESPACE", told[3])
+    assert story.main([REQUEST]) == 0
+
+
 def test_a_story_as_json(told, capsys):
     assert story.main([REQUEST, *told, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
