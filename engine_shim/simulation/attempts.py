@@ -14,7 +14,7 @@ from router.contract.ids import InstanceId, RequestId, TransferId, request_of, t
 from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.intake import Endpoint, Intake
-from router.core.lifecycle import START, Edge, Node
+from router.core.lifecycle import START, Client, Edge, Node
 from router.core.placement import Placement, Refusal
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Attempts:
         """A second attempt runs beside the first, where another prefill is there."""
         self._hedge_at = inf
         replica, first = self.replica, self._attempt
-        if first is None or self._rival is not None:
+        if first is None or self._rival is not None or self._node.stand.client is not Client.WAITING:
             return
         chosen = replica.place(self.intake, frozenset((first.instance_of(Blame.PREFILL),)))
         if isinstance(chosen, Placement):

@@ -9,7 +9,7 @@ from router.contract.errors import Blame, LegError
 from router.contract.ids import InstanceId, RequestId
 from router.contract.instance import Mode
 from router.core.intake import Intake
-from router.core.lifecycle import START, Edge, Node
+from router.core.lifecycle import START, Client, Edge, Node
 from router.core.placement import Refusal
 from router.core.timing import Deadlines
 from router.driver.attempt import Attempt
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from router.driver.router import Router
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
+_WAITING = Client.WAITING
 _PLACED, _REFUSED, _ROUTER, _PREFILL, _LOCAL = Edge.PLACED, Edge.REFUSED, Blame.ROUTER, Blame.PREFILL, Mode.LOCAL
 
 
@@ -117,9 +118,14 @@ class Attempts(Facts):
             self._place()
 
     def hedge(self) -> None:
-        """A second attempt runs beside the first, if another prefill is there and the budget allows it."""
+        """A second attempt runs beside the first, if another prefill is there and the budget allows it.
+
+        Not once decode has begun to answer: what its prefix cache holds needs no prefill.
+        """
         self.hedge_at = 0.0
         router, first = self.router, self._attempt
+        if self._node.stand.client is not _WAITING:
+            return
         if router.hedging is None or first is None or self.rival is not None or not router.may_hedge():
             return
         chosen = router.place(self.intake, first.avoided(_PREFILL))

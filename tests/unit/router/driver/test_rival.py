@@ -103,6 +103,17 @@ async def test_a_late_prefill_gets_a_rival_with_both_legs_under_a_fresh_id(scene
     assert s.finish().outcome is Outcome.ABANDONED
 
 
+async def test_an_answer_that_has_begun_before_prefill_is_done_gets_no_rival(scene):
+    s = scene()
+    s.decoded(0, b"data: 1\n\n", ended=False)
+    s.late()
+    assert len(s.legs) == 2 and not s.router.hedges
+    s.prefilled(0)
+    s.decoded(0, b"data: [DONE]\n\n", ended=True)
+    assert s.client.body == b"data: 1\n\ndata: [DONE]\n\n"
+    assert s.finish().outcome is Outcome.SERVED
+
+
 async def test_the_rival_wins_with_its_first_good_byte(scene):
     s = scene()
     s.late()
