@@ -10,7 +10,7 @@ from deploy.dashboards.panels import Kind, Panel, Row, Unit
 Json: TypeAlias = dict[str, Any]  # Any: what Grafana reads has no Python type.
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-HEIGHTS = {Kind.LINES: 8, Kind.NUMBER: 4, Kind.BARS: 10}
+HEIGHTS = {Kind.LINES: 8, Kind.NUMBER: 4, Kind.BARS: 12}
 COLUMNS = 24
 
 
@@ -117,7 +117,9 @@ def _panel(panel: Panel) -> Json:
 
 
 def _defaults(panel: Panel) -> Json:
-    defaults: Json = {"unit": panel.unit.value, "min": 0, "noValue": "none"}
+    # The same name has the same colour in every panel.
+    color = {"mode": "palette-classic-by-name"}
+    defaults: Json = {"unit": panel.unit.value, "min": 0, "noValue": "none", "color": color}
     if panel.unit is Unit.SHARE:
         defaults["max"] = 1
     if panel.kind is Kind.LINES:

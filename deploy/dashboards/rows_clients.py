@@ -12,6 +12,8 @@ OURS = 'outcome="failed"'
 """Requests that a client may blame on the deployment; what was refused was asked in a wrong way, or too often."""
 JUDGED = 'outcome!~"abandoned|refused"'
 
+BEFORE_TOKENS = 'phase!~"door|place|stream"'
+
 _streams = rate(REQUESTS, MODEL, STREAM, JUDGED)
 _quick = rate(f"{TTFT}_bucket", MODEL, 'le="$ttft_slo"')
 _fluent = rate(f"{TPOT}_bucket", MODEL, 'le="$tpot_slo"')
@@ -31,7 +33,7 @@ NOW = Row(
         number("Requests per second", Unit.REQUESTS_PER_S, "Requests that ended, per second.", rate(REQUESTS, MODEL)),
         number("TTFT p90", Unit.SECONDS, "Request read to first streamed content.", quantile(0.9, TTFT, MODEL)),
         number("TPOT p90", Unit.SECONDS, "Time per token after the first.", quantile(0.9, TPOT, MODEL)),
-        number("Within both SLOs, at least", Unit.SHARE, "See Goodput.", f"{_good} / {_streams}"),
+        number("Within both SLOs, at least", Unit.SHARE, "See Goodput.", f"clamp_max({_good} / {_streams}, 1)"),
         number("Failed", Unit.SHARE, "Of the requests that were neither refused nor abandoned.", _failing),
         number(
             "In flight",
@@ -58,9 +60,9 @@ SERVICE = Row(
             Unit.SHARE,
             "Share of streams within the SLOs chosen above; failed ones are outside. Histograms do not tell which "
             "request was both quick and fluent, so `both` is what must be so at least.",
-            TTFT_within_SLO=f"{_quick} / {_streams}",
-            TPOT_within_SLO=f"{_fluent} / {_measured}",
-            both_at_least=f"{_good} / {_streams}",
+            TTFT_within_SLO=f"clamp_max({_quick} / {_streams}, 1)",
+            TPOT_within_SLO=f"clamp_max({_fluent} / {_measured}, 1)",
+            both_at_least=f"clamp_max({_good} / {_streams}, 1)",
         ),
         split(
             "Requests",
@@ -80,13 +82,6 @@ SERVICE = Row(
         ),
     ),
 )
-
-
-def _phases(mode: str) -> Panel:
-    expr = mean("tandem_phase_seconds", f'mode="{mode}"', by="phase")
-    about = "Where the time goes. Once both legs are sent, prefill computes while decode registers and waits for KV."
-    title = f"Mean of each phase under {mode}"
-    return Panel(title, Unit.SECONDS, about, (Query(f"sort_desc({expr})", "{{phase}}"),), kind=Kind.BARS, columns=12)
 
 
 MODES = Row(
@@ -134,7 +129,17 @@ MODES = Row(
             quantile(0.9, "tandem_phase_seconds", 'phase="kv_wait"', by="mode"),
             "{{mode}}",
         ),
-        _phases("push"),
-        _phases("pull"),
+        Panel(
+            "Mean of each phase",
+            Unit.SECONDS,
+            "Until the first token. Once both legs are sent, prefill computes while decode registers and waits for KV.",
+            (
+                Query(
+                    f"sort_desc({mean('tandem_phase_seconds', BEFORE_TOKENS, by='phase, mode')})", "{{phase}}, {{mode}}"
+                ),
+            ),
+            kind=Kind.BARS,
+            columns=24,
+        ),
     ),
 )

@@ -13,6 +13,7 @@ PAIR = "instance_id, op, peer"
 PAIR_LEGEND = "{{instance_id}} {{op}} {{peer}}"
 FIRST = "tandem_rendezvous_total"
 REGISTERED = 'first="registered"'
+_draining = largest("tandem_instances", 'draining="true"', by="role")
 
 RENDEZVOUS = Row(
     "Rendezvous and transfer",
@@ -112,12 +113,15 @@ POOLS = Row(
             "{{state}}",
             stacked=True,
         ),
-        split(
+        Panel(
             "Instances, by role",
             Unit.COUNT,
-            "In the fleet that routers see, those that drain apart.",
-            largest("tandem_instances", by="role, draining"),
-            "{{role}}, draining {{draining}}",
+            "In the fleet that routers see; those that drain get nothing new.",
+            (
+                Query(largest("tandem_instances", 'draining="false"', by="role"), "{{role}}"),
+                Query(f"sum({_draining})", "draining"),
+            ),
+            stacked=True,
         ),
         split(
             "Prefix cache",

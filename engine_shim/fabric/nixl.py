@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, PeerName
-from router.contract.errors import HandshakeFailed, MissingDependency, PeerGone, TransferFailed
+from router.contract.errors import DeploymentError, HandshakeFailed, MissingDependency, PeerGone, TransferFailed
 from router.contract.kv import Region
 
 Descriptors: TypeAlias = Any
@@ -54,13 +54,20 @@ class NixlFabric:
 
         Raises:
             MissingDependency: NIXL or the wanted backend is not there.
+            DeploymentError: the backend finds no device, or the memory cannot be registered.
         """
         self._api, self._bind = _load_nixl()
         names = (name for name in dir(self._bind) if name.startswith("nixl") and name.endswith("Error"))
         self._errors: tuple[type[BaseException], ...] = tuple(getattr(self._bind, name) for name in names)
         self._region = region
         config = self._api.nixl_agent_config(enable_prog_thread=False, backends=[backend])
-        self._agent = self._api.nixl_agent(name, config)
+        try:
+            self._agent = self._api.nixl_agent(name, config)
+        except self._errors as error:
+            raise DeploymentError(
+                f"NIXL cannot start its backend {backend} here ({type(error).__name__}): no device, or a library is "
+                "missing; see 'tandem doctor --preflight'."
+            ) from error
         if backend not in self._agent.backends:
             raise MissingDependency(f"NIXL has no backend {backend!r} here; choose one of {self._agent.plugin_list}.")
         self._registered = [self._register(one) for one in (region, ring) if one is not None]
@@ -155,7 +162,14 @@ class NixlFabric:
 
     def _register(self, region: Region) -> Descriptors:
         descriptors = [(region.base, region.num_bytes, region.device_id, "")]
-        return self._agent.register_memory(descriptors, _MEMORY_TYPES[region.device])
+        try:
+            return self._agent.register_memory(descriptors, _MEMORY_TYPES[region.device])
+        except self._errors as error:
+            raise DeploymentError(
+                f"NIXL cannot register {region.num_bytes >> 20} MiB of {region.device} memory "
+                f"({type(error).__name__}): raise the memlock limit or add the capability IPC_LOCK; see 'tandem doctor "
+                "--preflight'."
+            ) from error
 
     def _descriptors(self, order: CopyOrder) -> tuple[Descriptors, Descriptors]:
         rows = order.plan.rows.astype(np.uint64)

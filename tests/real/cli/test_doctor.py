@@ -129,3 +129,14 @@ def test_without_the_deployment_key_no_byte_moves(place: Place) -> None:
     failures = [line for line in printed.splitlines() if line.startswith("FAIL")]
     assert len(failures) == 2
     assert all("TANDEM_DEPLOYMENT_KEY" in line for line in failures)
+
+
+def test_a_node_is_examined_without_a_router_or_a_store(place: Place) -> None:
+    """As an init container does: it runs in a folder of its own, in which no set-up is."""
+    words = (*TANDEM, "doctor", "--preflight", "--json")
+    done = subprocess.run(words, cwd=place.folder / "tiny", env=ENV, capture_output=True, text=True, check=False)
+    told = json.loads(done.stdout)
+    (trial,) = [one for one in told["findings"] if one["subject"] == "trial UCX"]
+    assert (trial["level"], trial["sentence"].endswith("every byte is right.")) == ("ok", True), trial
+    assert done.returncode == 0 and told["well"] is True, done.stdout
+    assert {one["subject"] for one in told["findings"]} == {"devices", "memlock", "shm", "trial UCX"}
