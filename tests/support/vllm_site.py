@@ -16,6 +16,7 @@ from tests.support.chaos_load import Case
 from tests.support.chaos_process import Victim
 from tests.support.tiny_models import prompt_of
 from tests.support.vllm_processes import LEASE_S, SMALL, VllmVictim, vllm_argv
+from tests.support.vllm_shims import shim_argv
 
 HOST = "127.0.0.1"
 PATIENT = "--prefill-s 100 --first-token-s 100 --next-token-s 100 --total-s 300 --probe-timeout-s 15 --access-log false"
@@ -34,13 +35,17 @@ class VllmSite:
     patience_s = 300.0
     settles_s = LEASE_S + 20.0
 
-    def __init__(self, folder: Path, mode: str, num_routers: int = 2, model: Path = SMALL) -> None:
+    def __init__(
+        self, folder: Path, mode: str, num_routers: int = 2, model: Path = SMALL, *, shims: bool = False
+    ) -> None:
+        """With `shims`, each vLLM has ours in front and our connector inside."""
         self.folder = folder
         self.mode = mode
         self.cases: list[Case] = []
         self.victims: dict[str, Victim] = {}
         self._num_routers = num_routers
         self._model = model
+        self._shims = shims
 
     async def __aenter__(self) -> VllmSite:
         self._client = httpx.AsyncClient(timeout=30.0, trust_env=False)
@@ -48,6 +53,8 @@ class VllmSite:
         for role in ("prefill", "decode"):
             port, side_port = free_port(HOST), free_port(HOST)
             argv = vllm_argv(port, role, self.mode, self._model)
+            if self._shims:
+                argv = shim_argv(port, role, model=self._model)
             engines.append(self._add(VllmVictim, f"{role}-0", port, argv, side_port=side_port))
         flags = f"{PATIENT} --mode {self.mode} --mode-header x-tandem-mode"
         for number in range(self._num_routers):
@@ -130,7 +137,10 @@ class VllmSite:
     async def _lists(self, router: Victim, victim: Victim, started_s: float) -> bool:
         said = await self._get(router, "/admin/fleet")
         instances = said.json()["instances"] if said is not None else []
-        known = [one for one in instances if one["instance_id"] == victim.url and one["health"] == "closed"]
+        known = [one for one in instances if one["url"] == victim.url and one["health"] == "closed"]
+        if self._shims:
+            # A shim's epoch is when it has claimed it, which is after its process has begun.
+            return bool(known) and known[0]["epoch"] / 1000 > time.time() - (time.monotonic() - victim.starts[-1]) - 1.0
         return bool(known) and abs(known[0]["epoch"] / 1000 - started_s) < 1.0
 
     async def _get(self, victim: Victim, path: str) -> httpx.Response | None:

@@ -72,6 +72,7 @@ class TandemConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         )
         identity = msgspec.convert(extra[IDENTITY], KVIdentity)
         self._line.let_go()
+        self._line.end_with_it()
         self._line.tell(hello)
         self._scheduler_half = SchedulerHalf(self._line.tell, os.environ[SECRET_VARIABLE], identity)
 

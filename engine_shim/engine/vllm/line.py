@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 
 from engine_shim.engine.vllm.messages import ToShim, frame
 
 
 class Line:
-    """Messages to the shim. When the shim is gone nobody hears them: the worker half ends this engine."""
+    """Messages to the shim. When the shim is gone nobody hears them, and both processes end."""
 
     def __init__(self, path: str) -> None:
         """The shim has taken the call and sent its listening socket, which is held from now on."""
@@ -25,6 +27,18 @@ class Line:
         for one in self._held:
             one.close()
         self._held = []
+
+    def end_with_it(self) -> None:
+        """This process is killed as soon as the shim is gone. For a half to which nothing is said over this line."""
+        threading.Thread(target=self._wait_for_end, name="tandem-line", daemon=True).start()
+
+    def _wait_for_end(self) -> None:
+        try:
+            while self.connection.recv(1):
+                continue
+        except OSError:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def tell(self, message: ToShim) -> None:
         """It is on its way, or nobody is there."""

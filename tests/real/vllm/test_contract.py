@@ -3,15 +3,14 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from engine_shim.engine.vllm.versions import TESTED
+from tests.support.vllm_processes import ROOT
+from tests.support.vllm_shims import PYTHON, PYTHONPATH
 
-ROOT = Path(__file__).parents[3]
-FOLDER = Path(os.environ.get("TANDEM_TEST_VLLM") or ROOT / ".tandem" / "vllm")
-PYTHON = FOLDER / "env" / "bin" / "python"
+pytestmark = pytest.mark.needs("vllm")
 
 SELF = ["self"]
 OVERRIDDEN = {
@@ -66,13 +65,8 @@ STATUSES = {"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED", "F
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, object]:
-    if not PYTHON.exists():
-        pytest.skip(f"looked for {PYTHON}; `make test-vllm` installs it, or name its folder by TANDEM_TEST_VLLM")
-    program = ROOT / "tests" / "support" / "vllm_contract.py"
-    path = os.pathsep.join((str(ROOT), str(FOLDER / "shim")))
-    told = subprocess.run(
-        [PYTHON, program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    program, given = ROOT / "tests" / "support" / "vllm_contract.py", os.environ | {"PYTHONPATH": PYTHONPATH}
+    told = subprocess.run([PYTHON, program], env=given, capture_output=True, text=True, check=False)
     lines = [line for line in told.stdout.splitlines() if line.startswith("FACTS ")]
     assert lines, f"the connector cannot even be imported beside this vLLM:\n{told.stderr[-3000:]}"
     return json.loads(lines[0].removeprefix("FACTS "))

@@ -1,7 +1,8 @@
-"""The law on real, unmodified vLLM: 100 prompts through the router, 8 at a time, equal a vLLM server that stands alone.
+"""The law on real vLLM: 100 prompts through the router, 8 at a time, equal a vLLM server that stands alone.
 
-By push and by pull, SmolLM2 in float32. The batch shape decides the order of float32 sums, so a first difference where
-the lone server's likeliest two logits lie within NEAR_TIE is a near-tie and is counted; any other one is a failure.
+Unmodified and with our shim, by push and by pull, SmolLM2 in float32. The batch shape decides the order of float32
+sums, so a first difference where the lone server's likeliest two logits lie within NEAR_TIE is a near-tie and is
+counted; any other one is a failure.
 """
 
 from __future__ import annotations
@@ -72,11 +73,12 @@ async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
         return False
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["push", "pull"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["push", "pull", "push-shim", "pull-shim"])
 async def site(
     request: pytest.FixtureRequest, alone: Mapping[str, Answer], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[VllmSite]:
-    async with VllmSite(tmp_path_factory.mktemp(request.param), request.param, 1, MODEL) as made:
+    mode, _, shim = request.param.partition("-")
+    async with VllmSite(tmp_path_factory.mktemp(request.param), mode, 1, MODEL, shims=bool(shim)) as made:
         yield made
 
 

@@ -4,14 +4,13 @@ import asyncio
 import os
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from engine_shim.core.transfer_plan import SpanTable, TransferPlan
 from engine_shim.engine.port import Prefilled, Seated
-from engine_shim.engine.vllm import worker_half
+from engine_shim.engine.vllm import line, worker_half
 from engine_shim.engine.vllm.line import Line
 from engine_shim.engine.vllm.link import VllmLink
 from engine_shim.engine.vllm.messages import BlocksHeld, Release, SchedulerHello, SeatsTaken, Unfit, WorkerHello
@@ -50,9 +49,9 @@ class Site:
         self.writer.on_event = self.events.append
 
     async def open(self) -> WorkerHalf:
-        line = await asyncio.to_thread(Line, self.path)
+        ours = await asyncio.to_thread(Line, self.path)
         hello = WorkerHello(LAYOUT, region_of(self.ours), "page")
-        half = WorkerHalf(line, hello, lambda name, _: LoopbackFabric(name, region_of(self.ours), self.network))
+        half = WorkerHalf(ours, hello, lambda name, _: LoopbackFabric(name, region_of(self.ours), self.network))
         assert await self.link.worker == hello
         return half
 
@@ -60,7 +59,8 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     killed: list[int] = []
-    monkeypatch.setattr(worker_half, "os", SimpleNamespace(getpid=os.getpid, kill=lambda pid, _: killed.append(pid)))
+    for module in (worker_half, line):
+        monkeypatch.setattr(module.os, "kill", lambda pid, _: killed.append(pid))
     site = Site(tmp_path)
     site.killed = killed
     yield site
@@ -141,15 +141,34 @@ async def test_the_port_stays_taken_as_long_as_the_worker_lives(site: Site) -> N
     writer.close()
 
 
+async def test_the_scheduler_half_does_not_hold_the_port(site: Site) -> None:
+    scheduler = await asyncio.to_thread(Line, site.path)
+    scheduler.let_go()
+    address = site.listener.getsockname()
+    site.listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)
+
+
 async def test_a_worker_without_its_shim_ends_itself(site: Site) -> None:
     await site.open()
     site.link.close()
     await until(lambda: site.killed == [os.getpid()])
 
 
+async def test_so_does_the_scheduler_half(site: Site) -> None:
+    scheduler = await asyncio.to_thread(Line, site.path)
+    scheduler.tell(HELLO)
+    scheduler.end_with_it()
+    await site.link.scheduler
+    assert site.killed == []
+    site.link.close()
+    await until(lambda: site.killed == [os.getpid()])
+
+
 async def test_what_does_not_fit_is_told_to_whoever_waits(site: Site) -> None:
-    line = await asyncio.to_thread(Line, site.path)
-    line.tell(Unfit("Serve something else."))
+    half = await asyncio.to_thread(Line, site.path)
+    half.tell(Unfit("Serve something else."))
     with pytest.raises(ModelUnusable, match="something else"):
         await site.link.scheduler
 

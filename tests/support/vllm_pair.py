@@ -1,0 +1,167 @@
+"""A prefill and a decode vLLM, stock or with our shim, spoken to leg by leg as a router would, without one.
+
+Nothing here depends on what is said, only on whether an answer comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from router.cli.local_fleet import free_port
+from router.contract import wire
+from router.contract.ids import EngineId, TransferId
+from router.contract.instance import KVIdentity, Mode
+from tests.support.vllm_processes import VllmVictim, vllm_argv
+from tests.support.vllm_shims import shim_argv
+
+HOST = "127.0.0.1"
+PATH = "/v1/completions"
+SHIM_FLAGS = "--kv-wait-for-s 5 --lease-for-s 3 --seat-wait-for-s 6"
+STOCK_EXTRA = {"num_threads": 1, "kv_lease_duration": 3, "push_registration_timeout": 4}
+"""As short as the shim's, where there is such a thing."""
+START_S = 900.0
+TOTAL_BLOCKS = 63.0
+numbers = itertools.count(1)
+
+
+@dataclass
+class VllmPair:
+    """Both run and serve."""
+
+    prefill: VllmVictim
+    decode: VllmVictim
+    stock: bool
+    client: httpx.AsyncClient
+    identity: dict[str, object] = field(default_factory=dict)
+    """What a decode leg is told of prefill."""
+
+    def fresh_id(self) -> str:
+        return f"hole-{next(numbers)}-{time.time_ns()}-x.1"
+
+    async def prefill_leg(
+        self, transfer_id: str, prompt: list[int], request_id: str = "", **more: object
+    ) -> httpx.Response:
+        body = self._body(prompt, 1) | {"kv_transfer_params": wire.prefill_params(TransferId(transfer_id))} | more
+        return await self._post(self.prefill, request_id or transfer_id, body)
+
+    async def decode_leg(
+        self, transfer_id: str, prompt: list[int], for_s: float = 30.0, request_id: str = "", **changes: object
+    ) -> httpx.Response:
+        """Raises httpx.ReadTimeout after `for_s`: the router's patience. A change to None leaves a field out."""
+        params = self.identity | {"remote_request_id": transfer_id, "transfer_id": transfer_id} | changes
+        params = {name: value for name, value in params.items() if value is not None}
+        body = self._body(prompt, 4) | {"kv_transfer_params": params}
+        return await self._post(self.decode, request_id or transfer_id, body, for_s)
+
+    async def plain(self, victim: VllmVictim, prompt: list[int]) -> httpx.Response:
+        return await self._post(victim, self.fresh_id(), self._body(prompt, 4))
+
+    async def serves(self) -> None:
+        """A usual push comes through; a busy machine may take too long for the short waits once or twice."""
+        seen: list[str] = []
+        for _ in range(3):
+            transfer_id, prompt = self.fresh_id(), self.prompt()
+            legs = await asyncio.gather(self.prefill_leg(transfer_id, prompt), self.decode_leg(transfer_id, prompt))
+            if [leg.status_code for leg in legs] == [200, 200]:
+                return
+            seen += [leg.text[:300] for leg in legs]
+        raise AssertionError("\n".join(seen))
+
+    def prompt(self, num_tokens: int = 300) -> list[int]:
+        """A prompt of its own, so that no prefix cache has it."""
+        seed = next(numbers)
+        return [10 + (seed * 7919 + place * 31) % 900 for place in range(num_tokens)]
+
+    async def blocks_held(self, victim: VllmVictim) -> int:
+        """Blocks of the cache that are in use."""
+        text = (await self.client.get(f"{victim.url}/metrics")).text
+        used = [line for line in text.splitlines() if line.startswith("vllm:kv_cache_usage_perc")]
+        return round(float(used[0].rpartition(" ")[2]) * TOTAL_BLOCKS)
+
+    async def released(self, victim: VllmVictim, within_s: float) -> bool:
+        """All blocks have come back."""
+        ends_at = time.monotonic() + within_s
+        while await self.blocks_held(victim):
+            if time.monotonic() > ends_at:
+                return False
+            await asyncio.sleep(0.2)
+        return True
+
+    async def meet(self) -> None:
+        """Decode is told who prefill is, from now on."""
+        if not self.stock:
+            told = (await self.client.get(f"{self.prefill.url}/kv/instance")).json()["instance"]["kv"]
+            kv = KVIdentity(
+                EngineId(told["engine_id"]),
+                told["side_channel_host"],
+                told["side_channel_port"],
+                None,
+                "",
+                (Mode.PUSH,),
+            )
+            self.identity = wire.push_params(TransferId("t"), kv)
+            return
+        answer = (await self.prefill_leg(self.fresh_id(), self.prompt())).json()["kv_transfer_params"]
+        kept = ("remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size")
+        self.identity = {"do_remote_prefill": True, "do_remote_decode": False} | {name: answer[name] for name in kept}
+
+    async def wait_well(self, victim: VllmVictim) -> None:
+        ends_at = time.monotonic() + START_S
+        while True:
+            try:
+                if (await self.client.get(f"{victim.url}/health")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert victim.runs, f"{victim.name} has ended:\n{victim.tail(40)}"
+            assert time.monotonic() < ends_at, f"{victim.name} does not serve:\n{victim.tail(40)}"
+            await asyncio.sleep(0.5)
+
+    def _body(self, prompt: list[int], max_tokens: int) -> dict[str, object]:
+        return {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+
+    async def _post(
+        self, victim: VllmVictim, request_id: str, body: dict[str, object], for_s: float = 60.0
+    ) -> httpx.Response:
+        headers = {"x-request-id": request_id}
+        return await self.client.post(victim.url + PATH, json=body, headers=headers, timeout=for_s)
+
+
+@asynccontextmanager
+async def open_pair(folder: Path, *, stock: bool) -> AsyncIterator[VllmPair]:
+    """Started together; gone when the block ends."""
+    victims = []
+    for role in ("prefill", "decode"):
+        port = free_port(HOST)
+        argv = _stock_argv(port, role) if stock else shim_argv(port, role, SHIM_FLAGS)
+        victim = VllmVictim(role, role, f"http://{HOST}:{port}", argv, folder / f"{role}.log")
+        victim.side_port = free_port(HOST)
+        victims.append(victim)
+    async with httpx.AsyncClient(timeout=30.0, trust_env=False) as client:
+        pair = VllmPair(victims[0], victims[1], stock, client)
+        try:
+            for victim in victims:
+                victim.start()
+            for victim in victims:
+                await pair.wait_well(victim)
+            await pair.meet()
+            yield pair
+        finally:
+            for victim in victims:
+                victim.stop()
+
+
+def _stock_argv(port: int, role: str) -> tuple[str, ...]:
+    argv = list(vllm_argv(port, role, "push"))
+    at = argv.index("--kv-transfer-config") + 1
+    argv[at] = json.dumps(json.loads(argv[at]) | {"kv_connector_extra_config": STOCK_EXTRA})
+    return tuple(argv)
