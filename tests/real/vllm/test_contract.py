@@ -10,7 +10,7 @@ from engine_shim.engine.vllm.versions import TESTED
 from tests.support.vllm_processes import ROOT
 from tests.support.vllm_shims import PYTHON, PYTHONPATH
 
-pytestmark = pytest.mark.needs("vllm")
+pytestmark = [pytest.mark.needs("vllm"), pytest.mark.timeout(900)]
 
 SELF = ["self"]
 OVERRIDDEN = {

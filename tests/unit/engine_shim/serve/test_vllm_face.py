@@ -20,6 +20,7 @@ from router.contract import wire
 from router.contract.errors import Draining, TandemError, TransferFailed
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import KVIdentity, Load, Mode
+from tests.support.instances import decode
 
 PUSH = wire.push_params(TransferId("t.1"), KVIdentity(EngineId("p@1"), "h", 1, None, "", (Mode.PUSH,)))
 HOLD = wire.prefill_params(TransferId("t.1"))
@@ -38,6 +39,7 @@ class NotingDriver:
     refusal: TandemError | None = None
     ready = True
     hand_over = None
+    instance = decode().instance
 
     async def submit(self, request: SequenceRequest, handoff: object, deadline_for_s: float) -> Stream:
         if self.refusal is not None:
