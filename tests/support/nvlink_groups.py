@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from engine_shim.experts.port import Dispatched, Flight
 from engine_shim.experts.reference import RankTokens
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 
+MANY_TOKENS = 400
+"""So many are sent by other kernels than a few."""
 LIBRARY_VARIABLE = "TANDEM_TEST_EXPERT_LIBRARY"
 """A library built ahead; without it torch's loader builds one."""
 
@@ -85,14 +88,14 @@ def load_every_kernel() -> None:
     """A kernel that is first needed while another spins would wait for that one to end: so all are loaded now."""
     for numerics in ExpertNumerics:
         for row_format in (RowFormat.FP8, RowFormat.BF16):
-            shape = ExpertShape(1, 4, 2, 128, 4, numerics=numerics, dispatch_format=row_format)
-            for device in devices_for(torch.cuda.device_count()):
+            shape = ExpertShape(1, 4, 2, 128, MANY_TOKENS, numerics=numerics, dispatch_format=row_format)
+            for device, tokens in product(devices_for(torch.cuda.device_count()), (4, MANY_TOKENS)):
                 plan = plan_region(shape)
                 (regions,) = regions_together(plan.num_bytes, [device], library())
                 one = NvlinkExperts(shape, 0, plan, regions, library())
-                x = torch.zeros(4, 128, dtype=torch.bfloat16, device=device)
-                topk = torch.zeros(4, 2, dtype=torch.int64, device=device)
-                flight = one.dispatch_send(x, topk, torch.zeros(4, 2, device=device))
+                x = torch.zeros(tokens, 128, dtype=torch.bfloat16, device=device)
+                topk = torch.zeros(tokens, 2, dtype=torch.int64, device=device)
+                flight = one.dispatch_send(x, topk, torch.zeros(tokens, 2, device=device))
                 answers = torch.zeros_like(one.dispatch_receive(flight).rows.numbers, dtype=torch.bfloat16)
                 one.combine_send(flight, answers)
                 one.combine_receive(flight)

@@ -171,8 +171,8 @@ class NvlinkExperts:
         params.ids_are_64 = int(topk.dtype is torch.int64)
         # De-duplicated rows are spread by a kernel of their own in any case.
         params.both_halves = int(both_halves and not self._dedup)
-        # Beside de-duplicated sending there is room for the blocks that spread.
-        room = self._num_sms * (1 if self._dedup else BLOCKS_PER_SM)
+        # Beside sending in chunks there is room for the blocks that spread.
+        room = self._num_sms * (BLOCKS_PER_SM if params.chunks == 1 else 1)
         blocks = 1 + min(self._shape.max_tokens, max(1, room - 1))
         self._launch("tandem_dispatch_send", part, blocks)
         self._flights, part.flight, part.held = flight, flight, (x, topk, weights, live)

@@ -156,7 +156,7 @@ __device__ __forceinline__ bool send_bulk(const Params& p, uint64_t alive, int c
     return true;
 }
 
-template <bool FP8, bool DEDUP>
+template <bool FP8, bool DEDUP, bool BULK>
 __global__ __launch_bounds__(THREADS, 2) void dispatch_send_kernel(const __grid_constant__ Params p) {
     __shared__ RouteShared route;
     __shared__ SendShared shared[2];
@@ -171,10 +171,12 @@ __global__ __launch_bounds__(THREADS, 2) void dispatch_send_kernel(const __grid_
         return;
     }
     bool planned = false;
-    const bool bulk = tokens >= BULK_TOKENS;
     for (int chunk = 0; chunk < p.chunks; ++chunk) {
-        const bool sent = bulk ? send_bulk<FP8, DEDUP>(p, alive, chunk, tokens, &planned, epoch)
-                               : send_few<FP8, DEDUP>(p, alive, chunk, tokens, shared, &planned, epoch);
+        bool sent;
+        if constexpr (BULK)
+            sent = send_bulk<FP8, DEDUP>(p, alive, chunk, tokens, &planned, epoch);
+        else
+            sent = send_few<FP8, DEDUP>(p, alive, chunk, tokens, shared, &planned, epoch);
         if (!sent) return;
         last_block_tells_all(p, alive, &p.state->sent[chunk], gridDim.x - 1, p.arrived, p.chunks * epoch + chunk + 1);
     }
@@ -184,7 +186,11 @@ __global__ __launch_bounds__(THREADS, 2) void dispatch_send_kernel(const __grid_
 
 extern "C" int tandem_dispatch_send(const tandem::Params* p, int dedup, int blocks, void* stream) {
     using namespace tandem;
-    const auto kernel = p->fp8 ? (dedup ? dispatch_send_kernel<true, true> : dispatch_send_kernel<true, false>)
-                               : (dedup ? dispatch_send_kernel<false, true> : dispatch_send_kernel<false, false>);
+    // Two kernels, since a short one spends its time on fetching its instructions.
+    const auto pick = [&](auto few, auto bulk) { return p->given_tokens < BULK_TOKENS ? few : bulk; };
+    const auto kernel = p->fp8 ? (dedup ? pick(dispatch_send_kernel<true, true, false>, dispatch_send_kernel<true, true, true>)
+                                        : pick(dispatch_send_kernel<true, false, false>, dispatch_send_kernel<true, false, true>))
+                               : (dedup ? pick(dispatch_send_kernel<false, true, false>, dispatch_send_kernel<false, true, true>)
+                                        : pick(dispatch_send_kernel<false, false, false>, dispatch_send_kernel<false, false, true>));
     return launch(kernel, blocks, THREADS, stream, *p);
 }
