@@ -16,7 +16,7 @@ namespace tandem {
 struct RouteShared {
     int run[WARPS][MAX_EXPERTS];
     int start[THREADS + 1];
-    int warp_sum[WARPS];
+    __align__(16) int warp_sum[WARPS];
 };
 
 constexpr int ROUTE_AHEAD = 8;  // loads in flight per lane
