@@ -16,7 +16,7 @@ NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench
 VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -76,6 +76,11 @@ soak: install  ## the same with 10,000 requests, a quarter of an hour
 
 cancellations: install  ## 1,000 clients that leave in random moments of every phase
 	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
+
+# `make test` runs the same with 500 orders of landing and 300 steps, and the law over 2 and 3 ranks.
+experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)
+	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 TANDEM_TEST_EXPERT_RANKS=1 $(BIN)/python -m pytest \
+		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py tests/real/e2e/test_experts.py
 
 # Ten minutes each; another seed with ARGS="--seed N".
 fuzz: install  ## spoilt bytes and documented requests against the HTTP door, and a siege, half an hour

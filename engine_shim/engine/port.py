@@ -145,6 +145,23 @@ EngineEvent = TokensOut | Seated | Prefilled | SequenceFailed
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertRankLoad:
+    """What one expert rank has done since it started; sums."""
+
+    num_steps: int = 0
+    """Exchanges: one a layer with experts."""
+    dispatch_s: float = 0.0
+    """Packing and posting rows for other ranks' experts."""
+    combine_s: float = 0.0
+    """Summing and posting answers."""
+    dispatch_wait_s: float = 0.0
+    """Waiting for rows: a slow rank shows here, at the others."""
+    combine_wait_s: float = 0.0
+    rows: int = 0
+    """Rows that came for its experts."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """How busy the engine is."""
 
@@ -161,6 +178,10 @@ class EngineLoad:
     preemptions: int
     prefix_hit_tokens: int
     prefix_query_tokens: int
+    expert_ranks: tuple[ExpertRankLoad, ...] = ()
+    """By rank; empty where no ranks share experts."""
+    expert_restarts: int = 0
+    """How often ranks that ended were started again, all together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from engine_shim.core.meetings import Meetings
 from engine_shim.core.traffic import Flow, Traffic
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
+from engine_shim.serve.expert_metrics import expert_metrics
 from engine_shim.serve.intake import Endpoint
 from engine_shim.serve.usage import Tally
 from router.contract.instance import Instance
@@ -109,6 +110,7 @@ class _DriverCollector(Collector):
             yield GaugeMetricFamily(_PREFIX + name, about, engine[name])
         for name, about in _ENGINE_COUNTERS.items():
             yield CounterMetricFamily(_PREFIX + name, about, engine[name])
+        yield from expert_metrics(self._driver.engine_load())
         ready = GaugeMetricFamily(f"{_PREFIX}ready", "1 while this instance takes requests", int(self._driver.ready))
         yield ready
         if self._driver.hand_over is not None:

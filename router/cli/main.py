@@ -41,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("bench", "serve"), "router.bench.serve", "load an OpenAI URL, or compare push, pull, local, monolithic"),
     Command(("bench", "router"), "router.bench.router", "measure what the router itself costs"),
     Command(("bench", "transfer"), "engine_shim.bench.transfer", "measure how quickly KV cache moves between agents"),
+    Command(("bench", "experts"), "engine_shim.bench.experts", "measure dispatch and combine between expert ranks"),
     Command(("bench", "mock"), "router.bench.mock_engines", "serve two engines that answer and fail as told"),
     Command(("bench", "engine"), "engine_shim.bench.engine", "measure the reference engine beside transformers"),
 )

@@ -13,11 +13,12 @@ Compute          ->                     again and again, to all ranks at once
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.reference.batch import Chunk
 from engine_shim.engine.reference.expert_share import ExpertShare
 from engine_shim.engine.reference.settings import ReferenceSettings
@@ -75,26 +76,12 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """A rank's ExpertStats, as sums since its start."""
-
-    num_steps: int = 0
-    dispatch_s: float = 0.0
-    combine_s: float = 0.0
-    dispatch_wait_s: float = 0.0
-    combine_wait_s: float = 0.0
-    rows: int = 0
-    """Rows that came for its experts."""
-    skew: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Computed:
     """The wanted rows' hidden states, in the order of the chunks."""
 
     hidden: npt.NDArray[np.float32]
     """An array, since torch would send a handle of shared memory and not the numbers."""
-    figures: Figures = field(default_factory=Figures)
+    load: ExpertRankLoad
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks.messages import Start
 from engine_shim.engine.ranks.processes import RankProcesses
 from engine_shim.engine.ranks.ranked_model import RankedModel
@@ -40,6 +41,16 @@ class OpenRanks:
     def memory(self) -> mmap.mmap:
         """See Ranks."""
         return self.processes.kv.memory
+
+    @property
+    def loads(self) -> tuple[ExpertRankLoad, ...]:
+        """See Ranks."""
+        return self.model.loads
+
+    @property
+    def num_restarts(self) -> int:
+        """See Ranks."""
+        return self.processes.num_restarts
 
     def ensure(self) -> bool:
         """See Ranks."""

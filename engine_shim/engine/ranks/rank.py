@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks.messages import (
     Compute,
     Computed,
     Failed,
-    Figures,
     FromRank,
     Joining,
     Ready,
@@ -101,7 +101,7 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     compute(Compute(()))
     connection.send(Ready(checkpoint.hashes))
     while isinstance(message := connection.recv(), Compute):
-        connection.send(Computed(compute(message).float().numpy(), _figures(group.stats)))
+        connection.send(Computed(compute(message).float().numpy(), _load(group.stats)))
 
 
 def _computing(model: Model, cache: KVCache) -> Callable[[Compute], torch.Tensor]:
@@ -113,15 +113,14 @@ def _computing(model: Model, cache: KVCache) -> Callable[[Compute], torch.Tensor
     return compute
 
 
-def _figures(stats: ExpertStats) -> Figures:
-    return Figures(
+def _load(stats: ExpertStats) -> ExpertRankLoad:
+    return ExpertRankLoad(
         num_steps=stats.num_steps,
         dispatch_s=stats.dispatch_s,
         combine_s=stats.combine_s,
         dispatch_wait_s=stats.dispatch_wait_s,
         combine_wait_s=stats.combine_wait_s,
         rows=sum(stats.expert_rows),
-        skew=stats.skew,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
-from engine_shim.engine.ranks.messages import Compute, Figures
+from engine_shim.engine.port import ExpertRankLoad
+from engine_shim.engine.ranks.messages import Compute
 from engine_shim.engine.ranks.processes import RankProcesses
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.kv_cache import KVCache
@@ -25,7 +26,7 @@ class RankedModel:
         self._ranks = ranks
         self._head = head
         self._dtype = dtype
-        self.figures: list[Figures] = [Figures()] * ranks.num_ranks
+        self.loads = (ExpertRankLoad(),) * ranks.num_ranks
         """Of each rank, as of the last step."""
 
     def forward(self, batch: Batch, _cache: KVCache) -> torch.Tensor:
@@ -36,7 +37,7 @@ class RankedModel:
             for rank in range(self._ranks.num_ranks)
         ]
         computed = self._ranks.compute(parts)
-        self.figures = [one.figures for one in computed]
+        self.loads = tuple(one.load for one in computed)
         pieces = [
             iter(torch.split(torch.from_numpy(one.hidden), [chunk.num_wanted for chunk in part.chunks]))
             for one, part in zip(computed, parts, strict=True)

@@ -6,12 +6,10 @@ One step:   schedule -> run (forward, logits, sample) -> for each sequence: appe
 from __future__ import annotations
 
 import logging
-import mmap
 import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import torch
 
@@ -33,8 +31,9 @@ from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
-from engine_shim.engine.reference.model import ForwardPass, Model
+from engine_shim.engine.reference.model import Model
 from engine_shim.engine.reference.pins import Pins
+from engine_shim.engine.reference.ranks import Ranks
 from engine_shim.engine.reference.runner import Runner
 from engine_shim.engine.reference.sampler import Sampled, Sampler
 from engine_shim.engine.reference.scheduler import Limits, Scheduler
@@ -50,24 +49,6 @@ from router.contract.kv import KVLayout, Region
 log = logging.getLogger("tandem.engine")
 
 DEFAULT_KV_TOKENS = 8192
-
-
-class Ranks(Protocol):
-    """Processes that compute an engine's batches together."""
-
-    @property
-    def memory(self) -> mmap.mmap:
-        """The KV cache, which they share."""
-
-    @property
-    def model(self) -> ForwardPass:
-        """What they compute."""
-
-    def ensure(self) -> bool:
-        """All of them are alive; True when they had to be started again. Raises RankGone when they cannot be."""
-
-    def close(self) -> None:
-        """None of them is left."""
 
 
 class ReferenceEngine:
@@ -184,6 +165,8 @@ class ReferenceEngine:
             preemptions=scheduler.num_preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
+            expert_ranks=() if self._ranks is None else self._ranks.loads,
+            expert_restarts=0 if self._ranks is None else self._ranks.num_restarts,
         )
 
     @torch.inference_mode()

@@ -79,3 +79,17 @@ async def test_the_law_over_two_and_three_ranks_and_a_rank_that_is_killed(site: 
     os.kill(site.engines["d3"].pid, signal.SIGTERM)
     _, left = psutil.wait_procs(everybody, timeout=60)
     assert left == []
+
+
+@pytest.mark.skipif("TANDEM_TEST_EXPERT_RANKS" not in os.environ, reason="long; make experts runs it")
+@pytest.mark.parametrize("model", ["tiny-moe", "tiny-deepseek"])
+async def test_the_law_over_one_to_four_ranks_on_either_side(site: ProcessSite, model: str) -> None:
+    common = f"--model {model} {COMMON}"
+    await site.open_engines(**{f"e{ranks}": f"--role both --ep {ranks} {common}" for ranks in (1, 2, 3, 4)})
+    mono = await answers(site, site.engines["e1"].url, model)
+    for ranks in (2, 3, 4):
+        assert await answers(site, site.engines[f"e{ranks}"].url, model) == mono
+    for prefill, decode, mode in (("e1", "e4", "push"), ("e3", "e2", "push"), ("e4", "e1", "pull")):
+        name = f"{prefill}{decode}"
+        await site.open_router(name, prefill, decode, "--mode", mode, *PATIENT)
+        assert await answers(site, site.routers[name], model) == mono

@@ -1,0 +1,33 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine_shim.experts.reference import reference_combine, reference_dispatch
+from engine_shim.experts.shape import ExpertNumerics
+from engine_shim.experts.solo import SoloExperts
+from router.contract.errors import BadSettings
+from tests.support.expert_steps import SMALL, StepCase, gaps, repeated
+from tests.support.expert_worlds import answers_of, same_rows
+
+
+@pytest.mark.parametrize("numerics", list(ExpertNumerics))
+@pytest.mark.parametrize("choose", [gaps, repeated])
+@pytest.mark.parametrize("tokens", [0, 1, 16])
+def test_one_rank_gives_what_the_reference_gives(numerics: ExpertNumerics, choose, tokens: int) -> None:
+    shape = replace(SMALL, num_ranks=1, numerics=numerics, expert_align=4)
+    step = StepCase("", shape, (tokens,), choose).step()
+    solo = SoloExperts(shape)
+
+    flight = solo.dispatch_send(step[0].x, step[0].topk, step[0].weights)
+    found = solo.dispatch_receive(flight)
+    answers = answers_of(found.rows, found.target, 0, shape)
+    solo.combine_send(flight, answers)
+
+    assert same_rows(found, reference_dispatch(step, shape)[0])
+    assert torch.equal(solo.combine_receive(flight), reference_combine([answers], step, shape, torch.bfloat16)[0])
+
+
+def test_several_ranks_are_refused() -> None:
+    with pytest.raises(BadSettings, match="4 ranks"):
+        SoloExperts(SMALL)
