@@ -92,7 +92,7 @@ async def completions(request: Request) -> Response:
     if params.get("do_remote_prefill"):
         url = f"http://{params['remote_host']}:{params['remote_port']}/fetch"
         with running(mine):
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=120.0) as client:
                 wanted = {"engine": params["remote_engine_id"], "id": params["remote_request_id"]}
                 read = await client.post(url, json=wanted)
         if read.status_code != 200:
