@@ -26,7 +26,7 @@ from tests.support.sentinels import WatchedPair, watched_pair
 from tests.support.tiny_models import write_tiny_llama
 
 HOST, PROXIED = "127.0.0.1", "127.0.0.2"
-START_S = 180.0
+START_S = 300.0
 LEASE_S = 2.0
 """Without a heartbeat for so long an engine is out of the fleet."""
 ENGINE_FLAGS = (

@@ -79,7 +79,8 @@ class ReferenceSite:
         return (await self._chaos.wait_quiet(within_s))[0]
 
     async def requests_of(self, victim: Victim) -> float:
-        return (await self._chaos.metrics(victim)).get("open_tickets", -1.0)
+        metrics = await self._chaos.metrics(victim)
+        return metrics["parked_seqs"] + metrics["running_seqs"] + metrics["waiting_seqs"] if metrics else -1.0
 
     async def prompt_tokens_of(self, victim: Victim) -> float:
         return (await self._chaos.metrics(victim)).get("prompt_tokens_total", -1.0)

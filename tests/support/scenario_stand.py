@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +37,11 @@ class Stand:
         asked = {"model": "tiny", "prompt": list(case.prompt), "max_tokens": len(case.answer), "temperature": 0}
         return asked | {"ignore_eos": True, "return_token_ids": True} | more
 
-    async def post(self, path: str, body: dict[str, Any], router: int = 0, mode: str = "") -> httpx.Response:
-        url = self.site.routers[router].url
-        return await self.client.post(url + path, json=body, headers={"x-tandem-mode": mode or self.mode})
+    async def post(self, path: str, body: dict[str, Any], router: int = 0, mode: str | None = None) -> httpx.Response:
+        """`mode`: instead of the stand's; empty: the router chooses."""
+        chosen = self.mode if mode is None else mode
+        headers = {"x-tandem-mode": chosen} if chosen else {}
+        return await self.client.post(self.site.routers[router].url + path, json=body, headers=headers)
 
     @asynccontextmanager
     async def stream(self, body: dict[str, Any], router: int = 0) -> AsyncIterator[httpx.Response]:
@@ -91,12 +93,45 @@ async def until(holds: Callable[[], Awaitable[bool]], within_s: float = 60.0) ->
             await asyncio.sleep(0.05)
 
 
-async def read_stream(answer: httpx.Response) -> Reading:
-    """The whole stream, or as much as came before its connection broke."""
+async def read_stream(pieces: AsyncIterator[bytes], first: bytes = b"") -> Reading:
+    """The rest of a stream that began with `first`, or as much as came before its connection broke."""
     reading = Reading(stream=True)
-    try:
-        async for piece in answer.aiter_bytes():
+    reading.raw.extend(first)
+    with suppress(httpx.TransportError):
+        async for piece in pieces:
             reading.raw.extend(piece)
-    except httpx.TransportError:
-        pass
     return reading
+
+
+async def grown(stand: Stand, before: float) -> bool:
+    return await stand.site.prompt_tokens_of(stand.prefill) > before
+
+
+async def has_requests(stand: Stand, victim: Victim) -> bool:
+    return await stand.site.requests_of(victim) > 0
+
+
+async def has_none(stand: Stand, victim: Victim) -> bool:
+    return await stand.site.requests_of(victim) == 0
+
+
+async def lists(stand: Stand, router: Victim, num_instances: int) -> bool:
+    return len((await stand.client.get(f"{router.url}/admin/fleet")).json()["instances"]) == num_instances
+
+
+async def leave_while_frozen(stand: Stand, body: dict[str, Any], victim: Victim) -> None:
+    other = stand.decode if victim is stand.prefill else stand.prefill
+    before = await stand.site.prompt_tokens_of(stand.prefill)
+    victim.freeze()
+    asked = asyncio.create_task(stand.post(TEXT, body))
+    try:
+        if victim is stand.decode:
+            await until(lambda: grown(stand, before))
+        elif stand.mode == "push":
+            await until(lambda: has_requests(stand, other))
+        else:
+            await asyncio.wait({asked}, timeout=0.3)  # in pull mode decode knows nothing yet
+    finally:
+        asked.cancel()
+        await asyncio.wait({asked})
+        victim.thaw()

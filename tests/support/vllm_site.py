@@ -36,7 +36,14 @@ class VllmSite:
     settles_s = LEASE_S + 20.0
 
     def __init__(
-        self, folder: Path, mode: str, num_routers: int = 2, model: Path = SMALL, *, shims: bool = False
+        self,
+        folder: Path,
+        mode: str,
+        num_routers: int = 2,
+        model: Path = SMALL,
+        *,
+        shims: bool = False,
+        num_cases: int = 12,
     ) -> None:
         """With `shims`, each vLLM has ours in front and our connector inside."""
         self.folder = folder
@@ -46,6 +53,7 @@ class VllmSite:
         self._num_routers = num_routers
         self._model = model
         self._shims = shims
+        self._num_cases = num_cases
 
     async def __aenter__(self) -> VllmSite:
         self._client = httpx.AsyncClient(timeout=30.0, trust_env=False)
@@ -67,7 +75,7 @@ class VllmSite:
                 victim.start()
             for victim in self.victims.values():
                 await self.wait_well(victim, START_S)
-            self.cases = await self._make_cases(12)
+            self.cases = await self._make_cases(self._num_cases)
         except BaseException:
             await self._stop()
             raise
