@@ -1,9 +1,10 @@
-"""Spans: one per room that a request has passed, from its Record.
+"""Spans: one per room that a request has passed, from its Record; of the shims' rooms as decode's shim tells it.
 
 request                      SERVER   as long as the request; child of the client's own span
 ├─ door · queue · place      INTERNAL
 ├─ prefill leg, decode leg   CLIENT   of each attempt; engines continue the trace below them
 │                                     decode's events: registered, rendezvous, kv_whole, first_token
+├─ rendezvous · transfer     INTERNAL decode's leg until both sides have met, and from there until its KV cache is whole
 └─ relay                     INTERNAL from the first bytes to the last
 """
 
@@ -68,15 +69,26 @@ def _rooms(record: Record) -> Iterator[SpanFacts]:
     sent_s = record.earlier[0].sent_s if record.earlier else record.sent_s
     queued_s = record.door_s + record.queued_s
     first_s = record.content_s or record.first_byte_s
+    decode_sent_s, _, met_s, ready_s = _meeting(record)
     rooms = (
         ("door", 0.0, record.door_s),
         ("queue", record.door_s, queued_s if record.queued_s else 0.0),
         ("place", queued_s, sent_s),
+        ("rendezvous", decode_sent_s, met_s),
+        ("transfer", met_s, ready_s),
         ("relay", first_s, record.last_byte_s if first_s else 0.0),
     )
     for number, (name, from_s, to_s) in enumerate(rooms, _ROOMS_FROM):
         if to_s > 0.0:
             yield SpanFacts(number, name, "internal", from_s, to_s, {})
+
+
+def _meeting(record: Record) -> tuple[float, float, float, float]:
+    """When decode's leg left, its seats were registered, prefill was done as well, and KV was whole; else all 0.0."""
+    if not record.attempts or not (record.seats_s or record.kv_s):
+        return 0.0, 0.0, 0.0, 0.0
+    sent_s, registered_s, ready_s = rendezvous_of(record)
+    return sent_s, registered_s, min(max(registered_s, record.prefilled_s), ready_s), ready_s
 
 
 def _legs(record: Record) -> Iterator[SpanFacts]:
@@ -110,9 +122,8 @@ def _where(instance: str, attempt: int) -> dict[str, Value]:
 
 def _events(record: Record) -> list[tuple[str, float]]:
     events = []
-    if record.seats_s or record.kv_s:
-        _, registered_s, ready_s = rendezvous_of(record)
-        met_s = min(max(registered_s, record.prefilled_s), ready_s)
+    _, registered_s, met_s, ready_s = _meeting(record)
+    if ready_s:
         events += [("registered", registered_s), ("rendezvous", met_s), ("kv_whole", ready_s)]
     if record.content_s:
         events.append(("first_token", record.content_s))

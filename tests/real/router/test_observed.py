@@ -176,7 +176,7 @@ async def test_a_traced_request_is_one_trace_with_both_legs_below_it():
         root = collector.named(f"POST {PATH}")
         assert root.parent_span_id.hex() == span
         names = {one.name for one in collector.spans}
-        assert names == {root.name, "door", "place", "prefill leg", "decode leg", "relay"}
+        assert names == {root.name, "door", "place", "prefill leg", "decode leg", "rendezvous", "transfer", "relay"}
         assert {one.parent_span_id for one in collector.spans if one is not root} == {root.span_id}
         assert len({one.span_id for one in collector.spans}) == len(collector.spans)
         events = [event.name for event in collector.named("decode leg").events]

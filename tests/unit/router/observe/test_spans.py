@@ -17,13 +17,24 @@ def by_name(spans):
 
 def test_each_room_is_a_span():
     spans = by_name(spans_of(record(queued_s=0.0)))
-    assert set(spans) == {"POST /v1/completions", "door", "place", "prefill leg", "decode leg", "relay"}
+    assert set(spans) == {
+        "POST /v1/completions",
+        "door",
+        "place",
+        "prefill leg",
+        "decode leg",
+        "rendezvous",
+        "transfer",
+        "relay",
+    }
     root = spans["POST /v1/completions"]
     assert (root.number, root.kind, root.from_s, root.to_s, root.error) == (ROOT, "server", 0.0, 0.51, "")
     assert root.attributes["http.response.status_code"] == 200 and root.attributes["tandem.mode"] == "push"
     assert (spans["prefill leg"].from_s, spans["prefill leg"].to_s) == (0.002, 0.1)
     assert (spans["relay"].from_s, spans["relay"].to_s) == (0.14, 0.5)
     assert (spans["prefill leg"].number, spans["decode leg"].number) == (prefill_span(1), decode_span(1))
+    assert (spans["rendezvous"].from_s, spans["rendezvous"].to_s) == (0.002, 0.1)
+    assert (spans["transfer"].from_s, round(spans["transfer"].to_s, 6)) == (0.1, 0.122)
     events = [(name, round(at, 6)) for name, at in spans["decode leg"].events]
     assert events == [("registered", 0.022), ("rendezvous", 0.1), ("kv_whole", 0.122), ("first_token", 0.14)]
 
@@ -46,7 +57,7 @@ def test_what_failed_says_so_and_what_was_never_placed_has_no_legs():
 
 def test_pulled_and_local_requests_have_their_own_legs():
     pulled = by_name(spans_of(record(mode="pull")))
-    assert pulled["decode leg"].from_s == 0.1
+    assert pulled["decode leg"].from_s == pulled["rendezvous"].from_s == 0.1
     local = by_name(spans_of(record(mode="local", prefill="", prefilled_s=0.0, seats_s=0.0, kv_s=0.0, queued_s=0.5)))
-    assert "prefill leg" not in local and local["queue"].to_s == 0.501
+    assert not {"prefill leg", "rendezvous", "transfer"} & local.keys() and local["queue"].to_s == 0.501
     assert [name for name, _ in local["decode leg"].events] == ["first_token"]
