@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import httpx
 import pytest
@@ -165,7 +166,7 @@ async def test_a_client_that_leaves(stand: Stand, frozen: str) -> None:
 
 async def test_a_prefill_that_is_too_late(stand: Stand) -> None:
     """The client hears of it in time and nobody waits on decode; what decode holds comes free once prefill goes on."""
-    body = stand.body(stand.site.cases[-1], **LONG)
+    body = unseen(stand, 9)
     stand.prefill.freeze()
     try:
         headers = {"x-tandem-mode": stand.mode, "x-prefill-timeout-ms": "1500"}
@@ -220,7 +221,7 @@ async def test_engines_of_two_kinds_in_one_pool(stand: Stand) -> None:
 
 async def test_prefill_is_killed(stand: Stand) -> None:
     """In the middle of a prompt: an honest error, nobody waits any more, and its next start serves."""
-    body = stand.body(stand.site.cases[-1], **LONG)
+    body = unseen(stand, 10)
     stand.prefill.freeze()
     asked = asyncio.create_task(stand.post(TEXT, body))
     if stand.mode == "push":
@@ -260,7 +261,7 @@ async def test_a_router_is_killed(stand: Stand) -> None:
     """What it had open ends, and the other router serves."""
     router = stand.site.routers[1]
     stand.prefill.freeze()
-    asked = asyncio.create_task(stand.post(TEXT, stand.body(stand.site.cases[-1], **LONG), router=1))
+    asked = asyncio.create_task(stand.post(TEXT, unseen(stand, 11), router=1))
     if stand.mode == "push":
         await until(lambda: has_requests(stand, stand.decode))
     else:
@@ -273,3 +274,9 @@ async def test_a_router_is_killed(stand: Stand) -> None:
     await until(lambda: has_none(stand, stand.decode))
     await stand.served()
     await stand.settle()
+
+
+def unseen(stand: Stand, token: int) -> dict[str, Any]:
+    """A request whose prompt no engine has in its cache: it alone begins with `token`."""
+    case = stand.site.cases[-1]
+    return stand.body(case, prompt=[token, *case.prompt], **LONG)
