@@ -56,7 +56,7 @@ test: install  ## lint and everything that this machine can run; what CI calls
 # Two at a time, each file by one of them (tests/conftest.py): a test that waits for processes leaves a core to the other.
 suites: install
 	-@$(BIN)/python -m tests.support.chart_tools
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
 test-vllm: install  ## the scenarios and the law on real, unmodified vLLM servers on CPU: 4 GB to install, half an hour
 	$(BIN)/python -m tests.support.vllm_install $(VLLM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.probes import PROBES, REDIS_URL_VARIABLE, required
 
 TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "rollout", "chaos", "bench")
 ROOT = Path(__file__).parent
+SHARE_UP = {f"tests/real/e2e/test_{name}.py" for name in ("bad_input", "dashboards", "openai_client")}
 
 settings.register_profile("tandem", deadline=None, print_blob=True)
 settings.load_profile("tandem")
@@ -26,18 +28,26 @@ settings.load_profile("tandem")
 def pytest_configure(config: pytest.Config) -> None:
     for tier in TIERS:
         config.addinivalue_line("markers", f"{tier}: a test of the tier tests/{tier}")
-    config.addinivalue_line("markers", "xdist_group(name): tests for one worker, also where xdist is switched off")
     config.addinivalue_line("markers", "needs(*capabilities): what the machine must have, see tests/support/probes.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(ROOT):
             item.add_marker(item.path.relative_to(ROOT).parts[0])
-            # Of tests run side by side, one worker has a file to itself, and one all those of the shared `tandem up`.
-            shares_up = "up" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("up" if shares_up else str(item.path)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # Any: xdist has no types
+    """Of tests run side by side, one worker has a file to itself, and one the files that share a `tandem up`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = nodeid.partition("::")[0]
+            return "up" if file in SHARE_UP else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

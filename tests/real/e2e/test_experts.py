@@ -45,38 +45,38 @@ def ranks_of(site: ProcessSite, name: str) -> list[psutil.Process]:
     return psutil.Process(site.engines[name].pid).children(recursive=True)
 
 
-async def test_the_law_over_two_and_three_ranks_and_a_rank_that_is_killed(site: ProcessSite) -> None:
+async def test_the_law_over_ranks_on_either_side_and_a_rank_that_is_killed(site: ProcessSite) -> None:
     await site.open_engines(
-        mono=f"--role both --fabric none --model tiny-moe {COMMON}",
-        p2=f"--role prefill --model tiny-moe --ep 2 {COMMON}",
-        d3=f"--role decode --model tiny-moe --ep 3 {COMMON}",
+        e1=f"--role both --model tiny-moe {COMMON}",
+        e2=f"--role both --model tiny-moe --ep 2 {COMMON}",
     )
-    await site.open_router("ep", "p2", "d3", "--mode", "push", *PATIENT)
-    mono = await answers(site, site.engines["mono"].url, "tiny-moe")
+    await site.open_router("from_ranks", "e2", "e1", "--mode", "push", *PATIENT)
+    await site.open_router("to_ranks", "e1", "e2", "--mode", "push", *PATIENT)
+    mono = await answers(site, site.engines["e1"].url, "tiny-moe")
     assert len({tuple(tokens) for tokens in mono}) == len(PROMPTS)
-    assert await answers(site, site.routers["ep"], "tiny-moe") == mono
+    for url in (site.engines["e2"].url, *site.routers.values()):
+        assert await answers(site, url, "tiny-moe") == mono
 
-    before = {process.pid for process in ranks_of(site, "d3")}
+    before = {process.pid for process in ranks_of(site, "e2")}
     asked = asyncio.create_task(
         site.client.post(
-            f"{site.engines['d3'].url}/v1/completions",
+            f"{site.engines['e2'].url}/v1/completions",
             json={"model": "tiny-moe", "prompt": "x", "max_tokens": 400, "temperature": 0, "ignore_eos": True},
         )
     )
-    while not await site.gauge(site.engines["d3"].url, "tandem_shim_running_seqs"):
+    while not await site.gauge(site.engines["e2"].url, "tandem_shim_running_seqs"):
         await asyncio.sleep(0.02)
     os.kill(max(before), signal.SIGKILL)
     reply = await asyncio.wait_for(asked, 30)
     assert reply.status_code == 503, reply.text
     assert reply.json()["error"]["code"] == "rank_gone"
     # The group begins anew, and the instance serves as before.
-    assert await answers(site, site.routers["ep"], "tiny-moe") == mono
-    assert before.isdisjoint(process.pid for process in ranks_of(site, "d3"))
+    assert await answers(site, site.routers["to_ranks"], "tiny-moe") == mono
+    assert before.isdisjoint(process.pid for process in ranks_of(site, "e2"))
 
-    everybody = [process for name in ("p2", "d3") for process in ranks_of(site, name)]
-    assert len(everybody) == 5
-    os.kill(site.engines["p2"].pid, signal.SIGKILL)
-    os.kill(site.engines["d3"].pid, signal.SIGTERM)
+    everybody = ranks_of(site, "e2")
+    assert len(everybody) == 2
+    os.kill(site.engines["e2"].pid, signal.SIGKILL)
     _, left = psutil.wait_procs(everybody, timeout=60)
     assert left == []
 

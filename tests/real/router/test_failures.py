@@ -329,7 +329,8 @@ async def test_x7_decode_is_told_of_its_shorter_waits_and_a_client_in_a_hurry_sh
         headers = {"X-Registration-Timeout-Ms": "9000", "X-KV-Wait-Timeout-Ms": "70", "X-Prefill-Timeout-Ms": "100"}
         answer = await r.client.post(PATH, json=STREAM, headers=headers)
         assert (answer.status_code, code_of(answer)) == (504, "prefill_timeout")
-        params = r.decode.seen[0].body["kv_transfer_params"]
+        params = r.decode.seen[0].fields["kv_transfer_params"]
+        assert isinstance(params, dict)
         assert (params["registration_timeout_ms"], params["kv_wait_timeout_ms"]) == (3000, 70)
         r.behave(r.prefill)
         r.behave(r.decode)
