@@ -40,6 +40,7 @@ class Membership:
         self._task: Task[None] | None = None
         self._greeting: dict[EngineId, Task[None]] = {}
         self._down = False
+        self._leaving = False
 
     async def join(self) -> None:
         """The instance is in the fleet, or will be as soon as the store answers."""
@@ -51,8 +52,12 @@ class Membership:
 
     async def leave(self) -> None:
         """The instance is out of the fleet, or the store is away and its lease will end by itself."""
+        self._leaving = True
         if self._task is not None:
             self._task.cancel()
+            # A heartbeat that is under way would bring the instance back, and the store's client may keep the
+            # cancellation for itself.
+            await asyncio.wait((self._task,))
         for greeting in list(self._greeting.values()):
             greeting.cancel()
         instance = self._driver.instance
@@ -62,7 +67,7 @@ class Membership:
             log.warning("%s The lease of %s will end by itself.", error.message, instance.instance_id)
 
     async def _run(self) -> None:
-        while True:
+        while not self._leaving:
             try:
                 await self._heartbeat()
                 self._meet(tuple(record.instance for record in await self._store.snapshot()))
@@ -73,7 +78,8 @@ class Membership:
                 if not self._down:
                     log.warning("%s Serving goes on.", error.message)
                 self._down = True
-            await asyncio.sleep(self._beat.every_s)
+            if not self._leaving:
+                await asyncio.sleep(self._beat.every_s)
 
     async def _heartbeat(self) -> None:
         instance, load, lease = self._driver.instance, self._driver.load(), self._beat.lease_for_s
