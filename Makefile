@@ -53,10 +53,10 @@ test: install  ## lint and everything that this machine can run; what CI calls
 	@$(MAKE) --no-print-directory --jobs=2 lint suites
 	@echo "Not run, on demand only: $(NOT_RUN); real vLLM servers: make test-vllm"
 
-# Two at a time, each file by one of them (tests/conftest.py): a test that waits for processes leaves a core to the other.
+# Three files at a time on two cores (tests/conftest.py): a test that waits for processes leaves a core to the other.
 suites: install
 	-@$(BIN)/python -m tests.support.chart_tools
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
 test-vllm: install  ## the scenarios and the law on real, unmodified vLLM servers on CPU: 4 GB to install, half an hour
 	$(BIN)/python -m tests.support.vllm_install $(VLLM)

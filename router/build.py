@@ -58,6 +58,7 @@ from router.workers.lines import LineSink
 from router.workers.orders import OrderFile
 
 LOG = logging.getLogger("tandem.router")
+CANCEL_AGAIN_S = 0.5
 _GC_THRESHOLDS = (10_000, 20, 50)
 """Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
@@ -185,10 +186,17 @@ async def running(parts: Parts) -> AsyncIterator[None]:
             parts.router.drain()
             parts.router.abort()
             parts.router.sweep.stop()
-            for task in background:
-                task.cancel()
+            await end_all(background)
             await parts.router.aclose()
             await _close(parts)
+
+
+async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """All have ended. The store's client may keep a cancellation for itself, so it is said until it is heard."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 async def _close(parts: Parts) -> None:

@@ -95,6 +95,7 @@ async def test_b1_seats_of_an_aborted_request_stay_out_of_use_while_they_may_be_
     site: ChaosSite, load: ChaosLoad
 ) -> None:
     (prefill,), (decode,), (router,) = site.of_role("prefill"), site.of_role("decode"), site.routers
+    await served(load)  # so that the two have met
     for _ in range(5):
         prefill.freeze()
         try:
