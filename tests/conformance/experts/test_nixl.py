@@ -50,6 +50,7 @@ def test_a_rank_that_is_killed_is_reported_in_time(phase: Phase) -> None:
         killed_at = time.monotonic()
         reported_at, status, sentence = crew.receive(0, 60)
     assert status.peer == 1
-    assert status.phase is (Phase.COMBINE if phase is Phase.COMBINE else status.phase)
+    # What it had sent just before may be lost with it, so an earlier phase can be the one that lacks it.
+    assert status.phase in (Phase.COUNTS, Phase.DISPATCH, Phase.OVERFLOW, Phase.COMBINE)
     assert "rank 1" in sentence
     assert reported_at - killed_at < WAIT_FOR_S + 1
