@@ -54,7 +54,7 @@ def test_a_collector_that_is_slow_costs_spans_and_no_memory(monkeypatch):
 
 
 def test_without_the_packages_the_operator_hears_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(MissingDependency, match="otel"):
         build_tracing("http://127.0.0.1:1", "r")
 
