@@ -77,7 +77,7 @@ soak: install  ## the same with 10,000 requests, a quarter of an hour
 cancellations: install  ## 1,000 clients that leave in random moments of every phase
 	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
 
-# `make test` runs the same with 500 orders of landing and 300 steps, and the law over 2 and 3 ranks.
+# `make test` runs the same with 100 orders of landing and 150 steps, and the law over 2 and 3 ranks.
 experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)
 	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 TANDEM_TEST_EXPERT_RANKS=1 $(BIN)/python -m pytest \
 		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py tests/real/e2e/test_experts.py

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 import torch
@@ -10,30 +12,44 @@ import torch
 from engine_shim.bench.expert_processes import Link
 from engine_shim.experts.group import ExpertGroup
 from engine_shim.experts.port import Phase
-from engine_shim.experts.reference import reference_combine, reference_dispatch
+from engine_shim.experts.reference import Held, RankTokens, reference_combine, reference_dispatch
+from engine_shim.experts.transport import Put
 from router.contract.errors import RankGone
 from tests.support.expert_steps import StepCase, gaps, one_rank, repeated
 from tests.support.expert_worlds import answers_of, same_rows
 
 
-def check_cases(group: ExpertGroup, link: Link) -> None:
-    """One step of each case that is sent, compared with the reference: bytes of dispatch, bits of combine."""
-    while (case := link.recv()) is not None:
-        group._exchange.regions  # noqa: B018
-        link.send(is_right(group, case, seed=1))
+@dataclass(frozen=True)
+class RightAnswer:
+    """What one rank brings to a step, and what it must get."""
+
+    tokens: RankTokens
+    held: Held
+    combined: torch.Tensor
 
 
-def is_right(group: ExpertGroup, case: StepCase, seed: int) -> bool:
+def right_answers(case: StepCase, seed: int) -> list[RightAnswer]:
+    """Of each rank, by the reference; computed once, since it is slow."""
     step = case.step(seed)
-    mine = step[group.rank]
+    held = reference_dispatch(step, case.shape)
+    answers = [answers_of(one.rows, one.target, rank, case.shape) for rank, one in enumerate(held)]
+    combined = reference_combine(answers, step, case.shape, case.dtype)
+    return [RightAnswer(*parts) for parts in zip(step, held, combined, strict=True)]
+
+
+def check_cases(group: ExpertGroup, link: Link) -> None:
+    """One step for each RightAnswer that comes, and whether it was right: bytes of dispatch, bits of combine."""
+    while (right := link.recv()) is not None:
+        link.send(is_right(group, right))
+
+
+def is_right(group: ExpertGroup, right: RightAnswer) -> bool:
+    mine = right.tokens
     flight = group.dispatch_send(mine.x, mine.topk, mine.weights)
     found = group.dispatch_receive(flight)
-    held = reference_dispatch(step, case.shape)
-    right = same_rows(found, held[group.rank])
-    answers = [answers_of(one.rows, one.target, rank, case.shape) for rank, one in enumerate(held)]
-    group.combine_send(flight, answers_of(found.rows, found.target, group.rank, case.shape))
+    group.combine_send(flight, answers_of(found.rows, found.target, group.rank, group.shape))
     combined = group.combine_receive(flight)
-    return right and torch.equal(combined, reference_combine(answers, step, case.shape, case.dtype)[group.rank])
+    return same_rows(found, right.held) and torch.equal(combined, right.combined)
 
 
 def soak(group: ExpertGroup, link: Link) -> None:
@@ -75,21 +91,19 @@ def _soaked(group: ExpertGroup, num_steps: int, mine: Random, common: Random) ->
 
 
 def step_until(group: ExpertGroup, link: Link) -> None:
-    """Steps, telling each; the one of `rank` that is told a phase stops in it for good. Then what a RankGone says."""
+    """Steps; rank `victim` says all of step LAST_STEP that comes before `phase`, tells it and stops for good.
+
+    The others tell what a RankGone says.
+    """
     victim, phase = link.recv()
     shape = group.shape
     x, topk = torch.ones(2, shape.hidden_size), torch.arange(shape.top_k).expand(2, -1) % shape.num_experts
+    if group.rank == victim:
+        _stop_before(group, phase, link)
     try:
-        for number in range(1_000_000):
-            stops = group.rank == victim and number == 3
-            if stops and phase is Phase.COUNTS:
-                _stop(link)
+        while True:
             flight = group.dispatch_send(x, topk, torch.ones(topk.shape))
-            if stops and phase is Phase.DISPATCH:
-                _stop(link)
             found = group.dispatch_receive(flight)
-            if stops and phase is Phase.COMBINE:
-                _stop(link)
             group.combine_send(flight, found.rows.numbers)
             group.combine_receive(flight)
     except RankGone as error:
@@ -97,6 +111,19 @@ def step_until(group: ExpertGroup, link: Link) -> None:
         link.recv()
 
 
-def _stop(link: Link) -> None:
-    link.send("here")
-    time.sleep(3600)
+LAST_STEP = 4
+
+
+def _stop_before(group: ExpertGroup, phase: Phase, link: Link) -> None:
+    transport = group._exchange.transport
+    scatter = transport.scatter
+
+    def stopping(puts: Sequence[Put]) -> None:
+        scatter([put for put in puts if put.signal.epoch < LAST_STEP or put.signal.phase is not phase])
+        if any(put.signal.epoch == LAST_STEP and put.signal.phase is phase for put in puts):
+            while transport.busy:
+                transport.poll()
+            link.send("here")
+            time.sleep(3600)
+
+    setattr(transport, "scatter", stopping)  # noqa: B010 - a method is replaced

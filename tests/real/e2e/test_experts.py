@@ -20,7 +20,7 @@ COMMON = (
     "--expert-wait-for-s 60"
 )
 PATIENT = ("--prefill-s", "300", "--first-token-s", "300", "--next-token-s", "300", "--total-s", "400")
-PROMPTS = ["a", "Experts are many, tokens few. " * 5, "0123456789" * 9, "Why is the sky blue?"]
+PROMPTS = ["a", "Experts are many, tokens few. " * 5, "Why is the sky blue?"]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def site(tmp_path: Path) -> AsyncIterator[ProcessSite]:
 
 async def answers(site: ProcessSite, url: str, model: str) -> list[list[int]]:
     async def one(prompt: str) -> list[int]:
-        body = {"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
         reply = await site.client.post(f"{url}/v1/completions", json=body | {"ignore_eos": True})
         assert reply.status_code == 200, reply.text
         tokens: list[int] = reply.json()["choices"][0]["token_ids"]
