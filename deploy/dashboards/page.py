@@ -5,9 +5,10 @@ from __future__ import annotations
 from deploy.dashboards.grafana import choice_variable, dashboard, label_variable, source_variable
 from deploy.dashboards.rows_clients import MODES, NOW, SERVICE
 from deploy.dashboards.rows_engines import POOLS, RELIABILITY, RENDEZVOUS
+from deploy.dashboards.rows_experts import EXPERTS
 from router.observe.histogram import TPOT_S, TTFT_S
 
-ROWS = (NOW, SERVICE, MODES, RENDEZVOUS, POOLS, RELIABILITY)
+ROWS = (NOW, SERVICE, MODES, RENDEZVOUS, POOLS, EXPERTS, RELIABILITY)
 
 VARIABLES = (
     source_variable(),

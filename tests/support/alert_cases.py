@@ -267,6 +267,14 @@ CASES = (
         summary="50% of requests run on one engine although they might have been split",
     ),
     Case(
+        "TandemExpertRanksRestart",
+        {f"tandem_shim_expert_restarts_total{{{OF_P0}}}": "0x10 1x10 4x30"},
+        quiet_at="20m",
+        fires_at="35m",
+        labels={"instance_id": "p-0"},
+        summary="The expert ranks of p-0 began anew 4 times within half an hour",
+    ),
+    Case(
         "TandemStoreAway",
         {'tandem_store_degraded{instance="r:1"}': "0x5 1x10"},
         quiet_at="7m",

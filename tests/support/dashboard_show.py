@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from deploy.dashboards.__main__ import FILES
 from tests.support.dashboards import filled_in
 from tests.support.prometheus import Prometheus, numbers, prometheus
 from tests.support.rules import RULE_FILES
-from tests.support.up import Up, tiny_up
+from tests.support.up import Up, tandem_up
 
 CLIENTS = 4
 MODES = ("push", "pull", "local")
@@ -80,6 +81,12 @@ def _answered(running: Prometheus, panel: dict[str, Any], since_at: float) -> li
     return lines
 
 
+def _set_up(folder: Path) -> AbstractContextManager[Up]:
+    """Engines with expert ranks, since theirs are the most panels."""
+    model = ("--model", "tiny-moe", "--model-name", "tiny", "--ep", "2", "--kv-bytes", "4000000", "--threads", "1")
+    return tandem_up(folder, *model, "--prefill", "2", "--decode", "1")
+
+
 def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,7 +94,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90.0)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, tiny_up(Path(folder), "--prefill", "2", "--decode", "2") as up:
+    with tempfile.TemporaryDirectory() as folder, _set_up(Path(folder)) as up:
         jobs = {"tandem-router": [up.url], "tandem-shim": list(up.engines().values())}
         with prometheus(Path(folder), jobs, RULE_FILES) as running:
             began_at = time.time()

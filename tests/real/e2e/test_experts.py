@@ -11,7 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.dashboards import queries
+from tests.support.metric_tables import promised, scraped
 from tests.support.processes import ProcessSite
+from tests.support.promql import unknown
+from tests.support.rules import expressions
 
 pytestmark = [pytest.mark.needs("nixl"), pytest.mark.timeout(600)]
 
@@ -73,6 +77,12 @@ async def test_the_law_over_ranks_on_either_side_and_a_rank_that_is_killed(site:
     # The group begins anew, and the instance serves as before.
     assert await answers(site, site.routers["to_ranks"], "tiny-moe") == mono
     assert before.isdisjoint(process.pid for process in ranks_of(site, "e2"))
+
+    told = scraped([site.engines["e2"].url])
+    asked_for = [expr for _, expr in (*queries(), *expressions()) if "tandem_shim_expert_" in expr]
+    assert len(asked_for) > 5
+    assert [wrong for expr in asked_for if (wrong := unknown(expr, told))] == []
+    assert {name: told[name] for name in promised() if name.startswith("tandem_shim_expert_")}
 
     everybody = ranks_of(site, "e2")
     assert len(everybody) == 2
