@@ -69,6 +69,7 @@ def load_engine(settings: ShimSettings) -> ReferenceEngine:
             num_ranks=settings.ep,
             expert_numerics=ExpertNumerics(settings.expert_numerics),
             expert_wait_for_s=settings.expert_wait_for_s,
+            expert_overlap=settings.expert_overlap,
             seed=settings.seed,
         )
     )

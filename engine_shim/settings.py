@@ -60,6 +60,9 @@ class ShimSettings:
         "exact", "exact: sums in one order whatever --ep is; dedup: fewer bytes, another last bit", ["exact", "dedup"]
     )
     expert_wait_for_s: float = _setting(10.0, "longest that one expert rank waits for the others in a layer, seconds")
+    expert_overlap: bool = _setting(
+        False, "expert ranks compute each batch in two halves: one computes while rows of the other travel"
+    )
     seed: int = _setting(0, "of the engine's own random stream")
     lease_for_s: float = _setting(30.0, "seconds that prefill keeps finished KV for a decode that does not register")
     seat_wait_for_s: float = _setting(60.0, "seconds that prefill keeps a registration whose prefill leg does not come")

@@ -15,7 +15,7 @@ EXPERTS = Row(
         lines(
             "One expert layer",
             Unit.SECONDS,
-            "Mean of a rank: packing and posting rows (dispatch) and answers (combine), and waiting for those of others.",
+            "Mean of a rank: packing and posting rows (dispatch) and answers (combine), and waiting for the others'.",
             dispatch=mean("tandem_shim_expert_dispatch_seconds"),
             combine=mean("tandem_shim_expert_combine_seconds"),
             wait_for_rows=mean("tandem_shim_expert_wait_seconds", 'phase="dispatch"'),

@@ -104,11 +104,12 @@ def schema_text() -> str:
 def write() -> None:
     """Schema and manifests are those of the chart."""
     (CHART / "values.schema.json").write_text(schema_text())
+    texts = {manifest_path(example): plain(example) for example in EXAMPLES}
     MANIFESTS.mkdir(parents=True, exist_ok=True)
-    for old in MANIFESTS.glob("*.yaml"):
+    for old in set(MANIFESTS.glob("*.yaml")) - texts.keys():
         old.unlink()
-    for example in EXAMPLES:
-        manifest_path(example).write_text(plain(example))
+    for path, text in texts.items():
+        path.write_text(text)
 
 
 def manifest_path(example: str) -> Path:

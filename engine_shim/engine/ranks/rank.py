@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from engine_shim.engine.port import ExpertRankLoad
+from engine_shim.engine.ranks.halves import NUM_HALVES, forward_in_halves
 from engine_shim.engine.ranks.messages import (
     Compute,
     Computed,
@@ -82,7 +83,8 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     torch.set_num_threads(max(settings.num_threads, 1))
     checkpoint = SafetensorsCheckpoint(locate(settings.model))
     dtype = TORCH_DTYPES[settings.dtype or "float32"]
-    regions = plan_regions(expert_shape(checkpoint.config, dtype, start.share), flights=1)
+    flights = NUM_HALVES if settings.expert_overlap else 1
+    regions = plan_regions(expert_shape(checkpoint.config, dtype, start.share), flights=flights)
     memory = take_memory(regions)
     fabric = NixlFabric(f"{start.group}-{start.rank}", region_of(memory))
     transport = FabricTransport(fabric, memory, regions, start.rank)
@@ -97,16 +99,18 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     cache = KVCache(start.layout, device, map_memory(start.kv_fd, start.layout.total_bytes))
     if settings.numerics is Numerics.INVARIANT:
         check_invariance(model, start.layout, start.num_positions, device)
-    compute = _computing(model, cache)
+    compute = _computing(model, cache, in_halves=settings.expert_overlap)
     compute(Compute(()))
     connection.send(Ready(checkpoint.hashes))
     while isinstance(message := connection.recv(), Compute):
         connection.send(Computed(compute(message).float().numpy(), _load(group.stats)))
 
 
-def _computing(model: Model, cache: KVCache) -> Callable[[Compute], torch.Tensor]:
+def _computing(model: Model, cache: KVCache, *, in_halves: bool) -> Callable[[Compute], torch.Tensor]:
     @torch.inference_mode()
     def compute(message: Compute) -> torch.Tensor:
+        if in_halves:
+            return forward_in_halves(model, message.chunks, cache)
         batch = make_batch(message.chunks, cache.layout.block_tokens, cache.tensor.device)
         return model.forward(batch, cache)
 

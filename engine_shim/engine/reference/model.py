@@ -18,7 +18,9 @@ from engine_shim.engine.reference.batch import Batch
 from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.kv_cache import KVCache
+from engine_shim.engine.reference.moe import MixtureOfExperts
 from engine_shim.engine.reference.rope import RopeTable
+from engine_shim.engine.reference.walk import Walk, finish
 from engine_shim.engine.reference.weights import LayerWeights, Weights
 
 
@@ -45,6 +47,10 @@ class Model:
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         """See ForwardPass."""
+        return finish(self.walk(batch, cache))
+
+    def walk(self, batch: Batch, cache: KVCache) -> Walk:
+        """`forward`, pausing while rows are under way to other ranks' experts and back."""
         x = self._weights.embedding[batch.token_ids]
         # A rank without rows takes part in its peers' mixtures of experts, and in nothing else.
         plan = self._kernels.plan_attention(batch, cache, self._config.group_size) if len(x) else None
@@ -57,7 +63,9 @@ class Model:
                 x, mixed = x[batch.wanted], mixed[batch.wanted]
             if len(x):
                 x = layer.out.add_to(x, mixed)
-            if len(x) or self._config.moe is not None:
+            if isinstance(layer.mlp, MixtureOfExperts):
+                x = yield from layer.mlp.walk(x, self._norm(x, layer.mlp_norm))
+            elif len(x):
                 x = layer.mlp.add_to(x, self._norm(x, layer.mlp_norm))
         return self._norm(x, self._weights.norm)
 

@@ -11,6 +11,7 @@ import torch
 
 from engine_shim.engine.reference.gate import Gate
 from engine_shim.engine.reference.mlp import SwiGLU
+from engine_shim.engine.reference.walk import Walk, finish
 from engine_shim.experts.port import Dispatched, Experts
 from engine_shim.experts.quantise import unpack_rows
 
@@ -27,10 +28,16 @@ class MixtureOfExperts:
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """See Mlp."""
+        return finish(self.walk(residual, x))
+
+    def walk(self, residual: torch.Tensor, x: torch.Tensor) -> Walk:
+        """`add_to`, pausing while rows, and then answers, are under way."""
         flight = self._experts.dispatch_send(x, *self._gate.choose(x))
         shared = self._shared(x) if self._shared is not None and len(x) else None
+        yield
         held = self._experts.dispatch_receive(flight)
         self._experts.combine_send(flight, self._answers(held, x.dtype))
+        yield
         mixed = self._experts.combine_receive(flight)
         return residual + (mixed if shared is None else mixed + shared)
 

@@ -55,6 +55,8 @@ class ReferenceSettings:
     expert_numerics: ExpertNumerics = ExpertNumerics.EXACT
     expert_wait_for_s: float = 10.0
     """The longest that a rank waits for the others within one layer."""
+    expert_overlap: bool = False
+    """Each rank computes its batch in two halves: one computes while the other's rows travel."""
     seed: int = 0
     """Start of the engine's own random stream, used by sequences without a seed."""
 
@@ -66,6 +68,8 @@ class ReferenceSettings:
         for name in ("num_blocks", "kv_bytes", "max_context_tokens", "num_threads"):
             if getattr(self, name) < 0:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must not be negative.")
+        if self.expert_overlap and self.num_ranks == 1:
+            raise BadSettings("Nothing travels within one rank, so nothing can be overlapped; use --ep 2 or more.")
         if self.dtype not in ("", "float32", "bfloat16", "float16"):
             raise BadSettings(f"Engine dtype {self.dtype!r} is unknown; use float32, bfloat16 or float16.")
         if self.numerics is Numerics.INVARIANT and KEY_TILE % self.block_tokens:

@@ -11,6 +11,7 @@ from engine_shim.bench.expert_processes import crew_of
 from engine_shim.experts.port import Phase
 from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
+from tests.support.expert_halves import compute_in_halves, tiny_shape
 from tests.support.expert_ranks import LAST_STEP, check_cases, right_answers, soak, step_until
 from tests.support.expert_steps import SMALL, STEP_CASES
 
@@ -38,6 +39,11 @@ def test_a_soak_with_sleeps_and_changing_tokens() -> None:
         for link in crew.links:
             link.send((SOAK_STEPS, 7))
         assert [crew.receive(rank, 3600) for rank in range(2)] == ["right", "right"]
+
+
+def test_a_model_in_halves_is_the_whole_model() -> None:
+    with crew_of(plan_regions(tiny_shape(2)), compute_in_halves, wait_for_s=60) as crew:
+        assert [crew.receive(rank, 120) for rank in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("phase", [Phase.COUNTS, Phase.DISPATCH, Phase.OVERFLOW, Phase.COMBINE])

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.needs("model", "nixl", "redis", "promtool"), pytest.ma
 ONLY_WHEN_AMISS = ("tandem_instance_shut", "tandem_local_fallbacks_total")
 """Without a sample while all is well; `real/router/test_observed.py` holds their row of the table to the truth."""
 OF_RANKS = "tandem_shim_expert_"
-"""Told by engines with `--ep`: `test_experts.py` holds their row to a scrape of one, `make dashboards-test` draws it."""
+"""Told with `--ep`: `test_experts.py` holds these panels to a scrape, `make dashboards-test` draws them."""
 LAST_OF_A_ROUND = 'tandem_requests_total{code="model_not_found"}'
 
 

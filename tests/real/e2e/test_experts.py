@@ -95,7 +95,9 @@ async def test_the_law_over_ranks_on_either_side_and_a_rank_that_is_killed(site:
 @pytest.mark.parametrize("model", ["tiny-moe", "tiny-deepseek"])
 async def test_the_law_over_one_to_four_ranks_on_either_side(site: ProcessSite, model: str) -> None:
     common = f"--model {model} {COMMON}"
-    await site.open_engines(**{f"e{ranks}": f"--role both --ep {ranks} {common}" for ranks in (1, 2, 3, 4)})
+    flags = {ranks: f"--role both --ep {ranks} {common}" for ranks in (1, 2, 3, 4)}
+    flags[3] += " --expert-overlap"
+    await site.open_engines(**{f"e{ranks}": flags[ranks] for ranks in flags})
     mono = await answers(site, site.engines["e1"].url, model)
     for ranks in (2, 3, 4):
         assert await answers(site, site.engines[f"e{ranks}"].url, model) == mono

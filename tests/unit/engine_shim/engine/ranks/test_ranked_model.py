@@ -4,7 +4,7 @@ import torch
 
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks.messages import Compute, Computed
-from engine_shim.engine.ranks.ranked_model import RankedModel, share_chunks
+from engine_shim.engine.ranks.ranked_model import RankedModel
 from engine_shim.engine.reference.batch import Chunk, make_batch
 
 
@@ -24,11 +24,6 @@ class TellingRanks:
             wanted = [float(token) for one in part.chunks for token in one.token_ids[one.num_rows - one.num_wanted :]]
             computed.append(Computed(torch.tensor(wanted).view(-1, 1).numpy(), ExpertRankLoad(num_steps=rank)))
         return computed
-
-
-def test_each_chunk_goes_to_the_rank_with_the_fewest_rows() -> None:
-    assert share_chunks([chunk(0, 5), chunk(0, 1), chunk(0, 1), chunk(0, 1), chunk(0, 9)], 3) == [0, 1, 2, 1, 2]
-    assert share_chunks([], 3) == []
 
 
 def test_rows_come_back_in_the_order_of_the_batch() -> None:
