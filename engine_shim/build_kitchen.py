@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_shim.core.fates import Address, FateClocks, FateDesk
+from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver import Driver
@@ -23,6 +24,7 @@ from engine_shim.settings import ShimSettings
 from router.contract.errors import StoreDown
 from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
+from router.contract.kv import KVLayout
 from router.contract.ledger import Arrived, Entry, Noted
 from router.contract.seal import Seal
 from router.store.connection import StoreClient, connect
@@ -104,12 +106,23 @@ def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Bo
         peers=Peers(card, writer, Caller(seal), FateDesk(FateClocks())),
         writer=writer,
         seal=seal,
-        prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s)),
+        prefill=PrefillDesk(
+            PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s), push_limits(settings, card.layout)
+        ),
         decode=SeatDesk(card.engine_id, DecodeClocks(settings.kv_wait_for_s, settings.registration_for_s)),
         on_walked=lambda walked: books.post(Arrived(walked.transfer_id, walked.arrival, walked.note)),
+        progressive=settings.progressive,
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: books.post(Noted(transfer_id, "recompute", error.code)),
     )
+
+
+def push_limits(settings: ShimSettings, layout: KVLayout) -> PushLimits:
+    """How pushes from a cache of this layout are cut: as set, or not at all."""
+    if not settings.progressive:
+        return PushLimits(layout.block_tokens)
+    token_bytes = layout.block_bytes // layout.block_tokens
+    return PushLimits(layout.block_tokens, settings.push_least_tokens, settings.push_most_bytes // token_bytes)
 
 
 def identity_of(card: PeerCard) -> KVIdentity:

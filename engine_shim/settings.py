@@ -72,6 +72,11 @@ class ShimSettings:
     registration_for_s: float = _setting(
         120.0, "seconds that decode waits for room for KV; a router may ask for less, as for kv_wait_for_s"
     )
+    progressive: bool = _setting(True, "push KV chunk by chunk while a long prompt is still being computed")
+    push_least_tokens: int = _setting(256, "least tokens that are pushed before all of a prompt is computed")
+    push_most_bytes: int = _setting(
+        256 << 20, "most bytes of one WRITE of a progressive push; of a request two are under way at most"
+    )
     staging_bytes: int = _setting(
         0, "bytes of a ring in which fragmented KV is gathered, to be written at once and scattered on decode; 0: off"
     )
@@ -92,7 +97,15 @@ class ShimSettings:
             value, choices = getattr(self, one.name), one.metadata["choices"]
             if choices and value not in choices:
                 raise BadSettings(f"--{_flag(one.name)} must be one of {', '.join(choices)}, not {value!r}.")
-        for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "max_body_bytes", "ep"):
+        for name in (
+            "block_tokens",
+            "max_num_seqs",
+            "max_batch_tokens",
+            "max_body_bytes",
+            "ep",
+            "push_least_tokens",
+            "push_most_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
         for name in _TIMES:

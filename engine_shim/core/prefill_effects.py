@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine_shim.core.push import Chunk
 from router.contract.ids import EngineId, TransferId
 from router.contract.rendezvous import Arrival, JoinState, PrefillDone, Registration
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Copy now: WRITE in push mode, or grant decode's READ in pull mode (`registration.mode` says which)."""
+    """Push mode: WRITE this chunk now, and report its end."""
+
+    registration: Registration
+    done: PrefillDone
+    """The KV that is there, the chunk's and perhaps more."""
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Pull mode: tell decode to READ (again)."""
 
     registration: Registration
     done: PrefillDone
@@ -18,7 +29,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class StopWriter:
-    """Do not begin this copy; if it has begun, let it end and report that."""
+    """Begin no more of this copy; what has begun ends by itself, and that is reported."""
 
     registration: Registration
 
@@ -59,4 +70,4 @@ class Walked:
     note: str
 
 
-PrefillEffect = Write | StopWriter | FreeKV | FreeSeats | Acknowledge | Walked
+PrefillEffect = Write | Grant | StopWriter | FreeKV | FreeSeats | Acknowledge | Walked

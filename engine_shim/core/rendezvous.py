@@ -5,9 +5,15 @@ closed ticket and is answered, not started again. Time only ever abandons a tick
 
     SEATED  longer than `seat_wait_for_s`   and the prefill leg never came: abandoned, decode is told; a leg that is
                                             here may queue and compute as long as its own deadline allows
-    FILLED  longer than `lease_for_s`       decode never registered: abandoned, the KV is unpinned
+    FILLED  longer than `lease_for_s`       decode never registered: abandoned, the KV is unpinned; counted from the
+                                            moment when prefill was done
     MATCHED, DRAINING                       no clock: the mover must end, or its process must be gone; in pull mode
                                             the grant is repeated every `resend_every_s` until decode says Moved
+
+Prefilled may come early and again: it says that the KV begins to lie in these pinned blocks and how much of it is
+there, and at last that prefill is done. A push starts with what is there (`push`) and goes on with every Prefilled and
+every WRITE that has ended; a pull is granted when prefill is done. Until then a leg that ends takes the Rendezvous with
+it, and an abandoned push ends as soon as none of its WRITEs is under way.
 
 Decode's Queued renews the lease of FILLED. Every Registration is answered: Acknowledged while the ticket is open,
 Stopped once it is closed (`landed` when the WRITE was complete, so that a lost Tag is noticed).
@@ -20,33 +26,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.prefill_effects import (
+    Acknowledge,
+    FreeKV,
+    FreeSeats,
+    Grant,
+    PrefillEffect,
+    StopWriter,
+    Walked,
+    Write,
+)
+from engine_shim.core.prefill_ticket import PrefillTicket
+from engine_shim.core.push import Push, PushLimits
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode
 from router.contract.notices import LANDED, Cancelled, Moved, Queued
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, PrefillDone, Registration, join
-
-
-@dataclass(slots=True)
-class PrefillTicket:
-    """One Rendezvous as prefill sees it."""
-
-    transfer_id: TransferId
-    state: JoinState
-    since: float
-    """When `state` was entered, monotonic seconds."""
-    registration: Registration | None = None
-    done: PrefillDone | None = None
-    has_leg: bool = False
-    """The prefill leg is here; it ends as Prefilled or Abandoned."""
-    renewed_at: float = 0.0
-    """When decode last said that it is queued."""
-    granted_at: float = 0.0
-    """Pull mode: when decode was last told to READ."""
-    begun: bool = False
-    """Push mode: a WRITE has been ordered."""
-    reason: str = ""
-    """Why it became VOID or DRAINING: a code of the error tree, or `cancelled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +57,19 @@ class PrefillClocks:
 class PrefillDesk:
     """All Rendezvous of one prefill engine."""
 
-    def __init__(self, clocks: PrefillClocks) -> None:
+    def __init__(self, clocks: PrefillClocks, limits: PushLimits | None = None) -> None:
         self._clocks = clocks
+        self._limits = limits or PushLimits()
         self._tickets: dict[TransferId, PrefillTicket] = {}
         self.faults = 0
         """Arrivals that contradicted an earlier one, or for which JOIN has no row."""
         self.late = 0
         """Notices for a Rendezvous that was over."""
+
+    def is_complete(self, transfer_id: TransferId) -> bool:
+        """True when prefill is done with this transfer."""
+        ticket = self._tickets.get(transfer_id)
+        return ticket is not None and ticket.complete
 
     @property
     def num_open(self) -> int:
@@ -94,7 +95,7 @@ class PrefillDesk:
             self.faults += 1
             return []
         ticket.registration = registration
-        effects = self._walk(ticket, Arrival.REGISTERED, now)
+        effects = self._arrive(ticket, Arrival.REGISTERED, now)
         if ticket.state is JoinState.LANDED:
             effects.append(FreeSeats(ticket.transfer_id, registration.decode_engine_id, LANDED, ticket.begun))
         elif not ticket.state.closed:
@@ -112,20 +113,23 @@ class PrefillDesk:
             return []
         return [FreeSeats(ticket.transfer_id, notice.decode_engine_id, ticket.reason, ticket.begun)]
 
+    def on_prefilling(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
+        """The engine has pinned these blocks, and the KV of the first `part.num_tokens` is there; more follows."""
+        return self._on_kv(part, now, complete=False)
+
     def on_prefilled(self, done: PrefillDone, now: float) -> list[PrefillEffect]:
-        """The engine computed and pinned the KV."""
-        ticket = self._ticket(done.transfer_id, now)
-        if ticket.done not in (None, done):
-            self.faults += 1
-            return []
-        ticket.done = done
-        return self._walk(ticket, Arrival.PREFILLED, now)
+        """The engine has computed and pinned all of the KV."""
+        return self._on_kv(done, now, complete=True)
+
+    def on_leg_ended(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
+        """The prefill leg is over before its time: that of a prefill that is not done ends the Rendezvous."""
+        return [] if self.is_complete(transfer_id) else self.on_abandoned(transfer_id, reason, now)
 
     def on_abandoned(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
         """The prefill leg ended badly, or the router took the attempt back."""
         ticket = self._ticket(transfer_id, now)
         ticket.reason = ticket.reason or reason
-        return self._walk(ticket, Arrival.ABANDONED, now)
+        return self._arrive(ticket, Arrival.ABANDONED, now)
 
     def on_cancelled(self, notice: Cancelled, now: float) -> list[PrefillEffect]:
         """Decode gave up. It is answered as soon as nothing can land any more: now, or when the mover has ended."""
@@ -139,32 +143,36 @@ class PrefillDesk:
     def on_moved(self, notice: Moved, now: float) -> list[PrefillEffect]:
         """Pull mode: decode's READ has ended."""
         self._count_late(notice.transfer_id)
-        if notice.error:
-            return self.on_writer_failed(notice.transfer_id, notice.error, now)
-        return self.on_writer_done(notice.transfer_id, now)
+        ticket = self._tickets.get(notice.transfer_id)
+        if ticket is None or ticket.push is not None:
+            # Of a push, only we know when its mover has ended.
+            self.faults += 1
+            return []
+        return self._on_read(ticket, notice.error, now)
 
-    def on_writer_done(self, transfer_id: TransferId, now: float) -> list[PrefillEffect]:
-        """The mover has copied everything and will touch nothing more."""
-        return self._on_writer(transfer_id, Arrival.WRITER_DONE, "", now)
-
-    def on_writer_failed(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
-        """The mover has given up and will touch nothing more."""
-        return self._on_writer(transfer_id, Arrival.WRITER_FAILED, reason, now)
+    def on_written(self, transfer_id: TransferId, error: str, now: float) -> list[PrefillEffect]:
+        """Push mode: one WRITE has ended and will touch nothing more; `error` is empty when all of it has landed."""
+        ticket = self._tickets.get(transfer_id)
+        if ticket is None or ticket.push is None or not ticket.push.num_in_flight:
+            self.faults += 1
+            return []
+        ticket.push.on_written(error)
+        return self._go_on(ticket, now)
 
     def on_peer_dead(self, decode_engine_id: EngineId, now: float) -> list[PrefillEffect]:
         """That decode engine's process is dead: no READ of it runs, and nobody waits there for a WRITE.
 
-        A WRITE towards it that is still posted ends by itself with an error and is not touched here.
+        A WRITE towards it that is still posted ends by itself with an error and is not touched here; no more follow.
         """
         effects: list[PrefillEffect] = []
         for ticket in list(self._tickets.values()):
             registration = ticket.registration
             if registration is None or registration.decode_engine_id != decode_engine_id or ticket.state.closed:
                 continue
-            if ticket.state is JoinState.SEATED:
+            if ticket.state is JoinState.SEATED or not ticket.complete:
                 effects += self.on_abandoned(ticket.transfer_id, "peer_gone", now)
             elif registration.mode is Mode.PULL:
-                effects += self.on_writer_failed(ticket.transfer_id, "peer_gone", now)
+                effects += self._on_read(ticket, "peer_gone", now)
         return effects
 
     def on_tick(self, now: float) -> list[PrefillEffect]:
@@ -177,7 +185,7 @@ class PrefillDesk:
                 del self._tickets[ticket.transfer_id]
             elif self._misses_leg(ticket) and waited_for_s > self._clocks.seat_wait_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "prefill_leg_missing", now)
-            elif ticket.state is JoinState.FILLED and now - max(ticket.since, ticket.renewed_at) > lease_for_s:
+            elif ticket.state is JoinState.FILLED and ticket.complete and now - ticket.wanted_at > lease_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "lease_ended", now)
             elif ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
                 effects += self._grant_again(ticket, now)
@@ -192,13 +200,9 @@ class PrefillDesk:
         return ticket.state is JoinState.SEATED and not ticket.has_leg
 
     def _grant_again(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
-        registration, done = ticket.registration, ticket.done
-        if registration is None or done is None or registration.mode is not Mode.PULL:
+        if ticket.granted_at is None or now - ticket.granted_at < self._clocks.resend_every_s:
             return []
-        if now - max(ticket.since, ticket.granted_at) < self._clocks.resend_every_s:
-            return []
-        ticket.granted_at = now
-        return [Write(registration, done)]
+        return list(_grant(ticket, now))
 
     def _ticket(self, transfer_id: TransferId, now: float) -> PrefillTicket:
         ticket = self._tickets.get(transfer_id)
@@ -206,13 +210,54 @@ class PrefillDesk:
             ticket = self._tickets[transfer_id] = PrefillTicket(transfer_id, JoinState.EMPTY, now)
         return ticket
 
-    def _on_writer(self, transfer_id: TransferId, arrival: Arrival, reason: str, now: float) -> list[PrefillEffect]:
-        ticket = self._tickets.get(transfer_id)
-        if ticket is None:
+    def _on_kv(self, done: PrefillDone, now: float, *, complete: bool) -> list[PrefillEffect]:
+        ticket = self._ticket(done.transfer_id, now)
+        if not ticket.fits(done):
             self.faults += 1
             return []
-        ticket.reason = ticket.reason or reason
-        return self._walk(ticket, arrival, now)
+        is_news = complete and not ticket.complete
+        ticket.done, ticket.complete = done, ticket.complete or complete
+        if is_news:
+            ticket.completed_at = now
+        was_matched = ticket.state is JoinState.MATCHED
+        effects = self._arrive(ticket, Arrival.PREFILLED, now)
+        if is_news and was_matched:
+            effects += _grant(ticket, now)
+        return effects
+
+    def _on_read(self, ticket: PrefillTicket, error: str, now: float) -> list[PrefillEffect]:
+        ticket.reason = ticket.reason or error
+        return self._walk(ticket, Arrival.WRITER_FAILED if error else Arrival.WRITER_DONE, now)
+
+    def _arrive(self, ticket: PrefillTicket, arrival: Arrival, now: float) -> list[PrefillEffect]:
+        """The arrival has moved the Rendezvous, and its push goes on, or has ended."""
+        effects = self._walk(ticket, arrival, now)
+        if ticket.state in (JoinState.MATCHED, JoinState.DRAINING):
+            effects += self._go_on(ticket, now)
+        return effects
+
+    def _go_on(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
+        """Whatever may go out now is ordered; when nothing is under way and nothing will be, the mover has ended."""
+        push, registration, done = ticket.push, ticket.registration, ticket.done
+        if registration is None or done is None:
+            return []
+        if push is None:
+            unread = ticket.state is JoinState.DRAINING and ticket.granted_at is None
+            return self._walk(ticket, Arrival.WRITER_FAILED, now) if unread else []
+        effects: list[PrefillEffect] = []
+        while ticket.state is JoinState.MATCHED:
+            chunk = push.take(done.num_tokens, self._limits, complete=ticket.complete)
+            if chunk is None:
+                break
+            effects.append(Write(registration, done, chunk))
+        if push.num_in_flight:
+            return effects
+        ticket.reason = ticket.reason or push.error
+        if push.ended and not push.error and ticket.complete:
+            effects += self._walk(ticket, Arrival.WRITER_DONE, now)
+        elif push.error or ticket.state is JoinState.DRAINING:
+            effects += self._walk(ticket, Arrival.WRITER_FAILED, now)
+        return effects
 
     def _walk(self, ticket: PrefillTicket, arrival: Arrival, now: float) -> list[PrefillEffect]:
         row = join(ticket.state, arrival)
@@ -223,13 +268,19 @@ class PrefillDesk:
         effects: list[PrefillEffect] = []
         if state is not ticket.state:
             ticket.state, ticket.since = state, now
-            effects.append(Walked(ticket.transfer_id, arrival, state, ticket.reason))
-        effects.extend(_orders(ticket, ordered))
+            effects.append(Walked(ticket.transfer_id, arrival, state, ticket.note(arrival)))
+        effects.extend(_orders(ticket, ordered, now))
         return effects
 
 
-def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...]) -> Iterator[PrefillEffect]:
-    registration, done = ticket.registration, ticket.done
+def _grant(ticket: PrefillTicket, now: float) -> Iterator[PrefillEffect]:
+    if ticket.may_be_read and ticket.registration is not None and ticket.done is not None:
+        ticket.granted_at = now
+        yield Grant(ticket.registration, ticket.done)
+
+
+def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...], now: float) -> Iterator[PrefillEffect]:
+    registration = ticket.registration
     for effect in ordered:
         if effect is JoinEffect.FREE_KV:
             yield FreeKV(ticket.transfer_id)
@@ -239,6 +290,7 @@ def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...]) -> Iterator[
             yield FreeSeats(ticket.transfer_id, registration.decode_engine_id, ticket.reason, ticket.begun)
         elif effect is JoinEffect.STOP_WRITER:
             yield StopWriter(registration)
-        elif done is not None:
-            ticket.begun = registration.mode is Mode.PUSH
-            yield Write(registration, done)
+        elif registration.mode is Mode.PUSH:
+            ticket.push = Push(registration.first_token, registration.num_tokens)
+        else:
+            yield from _grant(ticket, now)

@@ -1,9 +1,12 @@
-"""Traffic: what the copies between this engine and each of its peers have carried, and how long they took."""
+"""Traffic: what the copies between this engine and each of its peers have carried, how long they took, and how much of
+it was pushed before prefill was done."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from engine_shim.core.push import Chunk
 from router.contract.ids import EngineId
 
 MAX_PEERS = 64
@@ -48,3 +51,20 @@ class Traffic:
             return OTHER
         self._peers.add(name)
         return name
+
+
+class Pushes:
+    """The WRITEs of pushes, as they are ordered."""
+
+    def __init__(self) -> None:
+        self.num_pushes = 0
+        self.writes = Counter(early=0, last=0)
+        """`early`: before prefill was done."""
+        self.num_bytes = Counter(early=0, last=0)
+
+    def add(self, chunk: Chunk, num_bytes: int) -> None:
+        """A WRITE of so many bytes is posted."""
+        when = "early" if chunk.early else "last"
+        self.num_pushes += chunk.seq == 0
+        self.writes[when] += 1
+        self.num_bytes[when] += num_bytes

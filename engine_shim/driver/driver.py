@@ -26,6 +26,7 @@ from engine_shim.engine.port import (
     EngineRunner,
     ModelCard,
     Prefilled,
+    Prefilling,
     Purpose,
     Seated,
     SequenceFailed,
@@ -158,7 +159,8 @@ class Driver:
         if isinstance(handoff, PrefillHandoff):
             if not self.hand_over.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
                 raise StaleAttempt("Decode has given this attempt up already.")
-            request = replace(request, seq_id=prefill_seq(handoff.transfer_id), purpose=Purpose.HOLD)
+            seq_id, in_parts = prefill_seq(handoff.transfer_id), self.hand_over.progressive
+            request = replace(request, seq_id=seq_id, purpose=Purpose.HOLD, in_parts=in_parts)
         else:
             await self._open_decode(self.hand_over, handoff)
             request = replace(request, seq_id=decode_seq(handoff.transfer_id), purpose=Purpose.RECEIVE)
@@ -204,6 +206,9 @@ class Driver:
             match event:
                 case TokensOut():
                     self._running.push(event)
+                case Prefilling(seq_id, blocks, num_tokens):
+                    if self.hand_over is not None:
+                        self.hand_over.prefill.on_prefilling(PrefillDone(transfer_of(seq_id), blocks, num_tokens))
                 case Prefilled():
                     self._on_prefilled(event)
                 case Seated(seq_id):
@@ -237,7 +242,7 @@ class Driver:
         done = PrefillDone(transfer_of(event.seq_id), event.blocks, event.num_tokens)
         self._running.answer(event.seq_id, answer_params(done, self._identity))
         # A leg that was taken back meanwhile is VOID: the table then answers with FreeKV.
-        self.hand_over.prefill.on_prefilled(done)
+        self.hand_over.on_prefilled(done)
 
     def _on_early_end(self, seq_id: str, handoff: Handoff | None, reason: str) -> None:
         """A sequence has ended early: the engine drops it, and its Rendezvous, if any, is given up."""
@@ -246,8 +251,8 @@ class Driver:
             return
         if isinstance(handoff, DecodeHandoff):
             self.hand_over.decode.on_left(handoff.transfer_id)
-        elif self.hand_over.prefill.desk.state_of(handoff.transfer_id) in (JoinState.EMPTY, JoinState.SEATED):
-            self.hand_over.prefill.on_abandoned(handoff.transfer_id, reason)
+        else:
+            self.hand_over.prefill.on_leg_ended(handoff.transfer_id, reason)
         self.hand_over.expect()
 
     def _on_kv_ready(self, transfer_id: TransferId) -> None:

@@ -23,6 +23,7 @@ from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame
 from router.contract.errors import RegistrationTimeout, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
+from router.contract.rendezvous import PrefillDone
 from router.contract.seal import Seal
 from router.contract.tags import Tag
 
@@ -53,6 +54,8 @@ class Desks:
     kv_failure: KVFailure = KVFailure.FAIL
     on_recompute: Callable[[TransferId, TandemError], None] = lambda _transfer_id, _error: None
     """A prompt is computed on decode because its KV cache did not come; for the ledger."""
+    progressive: bool = True
+    """Prefill's engine tells of each chunk, so that pushes begin before it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class HandOver:
         self._expected = False
         self._engine = engine
         self._kv_failure, self._on_recompute = desks.kv_failure, desks.on_recompute
+        self.progressive = desks.progressive
         self.num_recomputed = 0
         """Prompts that were computed on decode because their KV cache did not come."""
         self.num_lent = 0
@@ -174,6 +178,12 @@ class HandOver:
                 self.decode.on_notice(notice)
             case notice:
                 self.prefill.on_notice(notice)
+
+    def on_prefilled(self, done: PrefillDone) -> None:
+        """The engine holds all of the KV."""
+        if not self.prefill.desk.state_of(done.transfer_id).closed:
+            self.meetings.on_done(done.transfer_id, monotonic())
+        self.prefill.on_prefilled(done)
 
     def _on_walked(self, walked: Walked) -> None:
         self.meetings.on_walked(walked, monotonic())

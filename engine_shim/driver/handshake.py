@@ -24,7 +24,7 @@ from router.contract.ids import EngineId, Epoch, InstanceId, engine_id_of
 from router.contract.kv import KVLayout, Region
 from router.contract.seal import HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 HELLO_PATH, PEER_PATH = "/kv/hello", "/kv/peer"
 KNOCK_FOR_S = 1.0
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.prefill_effects import (
+    Acknowledge,
+    FreeKV,
+    FreeSeats,
+    Grant,
+    PrefillEffect,
+    StopWriter,
+    Walked,
+    Write,
+)
 from engine_shim.core.rendezvous import PrefillDesk
+from engine_shim.core.traffic import Pushes
 from engine_shim.core.transfer_plan import plan_registered
 from engine_shim.driver.copies import Copies
 from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
 from router.contract.errors import TandemError
 from router.contract.ids import EngineId, TransferId, digest_of
-from router.contract.instance import Mode
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Queued, Registered, Stopped
 from router.contract.rendezvous import PrefillDone
 from router.contract.tags import Tag
@@ -39,10 +48,19 @@ class PrefillSide:
     def __init__(self, desk: PrefillDesk, shell: PrefillShell) -> None:
         self.desk = desk
         self._shell = shell
+        self.pushes = Pushes()
+
+    def on_prefilling(self, part: PrefillDone) -> None:
+        """The engine holds the KV of the first tokens, and goes on."""
+        self._run(self.desk.on_prefilling(part, self._now()))
 
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds the KV."""
         self._run(self.desk.on_prefilled(done, self._now()))
+
+    def on_leg_ended(self, transfer_id: TransferId, reason: str) -> None:
+        """The leg is over before its time."""
+        self._run(self.desk.on_leg_ended(transfer_id, reason, self._now()))
 
     def on_abandoned(self, transfer_id: TransferId, reason: str) -> None:
         """The leg ended badly or was taken back."""
@@ -79,7 +97,10 @@ class PrefillSide:
         for effect in effects:
             match effect:
                 case Write():
-                    self._move(effect)
+                    self._write(effect)
+                case Grant(registration, done):
+                    decode = registration.decode_engine_id
+                    self._shell.mail.tell(decode, Granted(done, self._ours, decode))
                 case FreeKV(transfer_id):
                     self._shell.unpin(transfer_id)
                 case FreeSeats(transfer_id, decode, reason, begun):
@@ -92,28 +113,19 @@ class PrefillSide:
                 case Walked():
                     self._shell.walked(effect)
 
-    def _move(self, order: Write) -> None:
-        registration, done = order.registration, order.done
-        if registration.mode is Mode.PULL:
-            decode = registration.decode_engine_id
-            self._shell.mail.tell(decode, Granted(done, self._ours, decode))
-            return
-        transfer_id = registration.transfer_id
+    def _write(self, order: Write) -> None:
+        chunk, transfer_id = order.chunk, order.registration.transfer_id
+        wanted = chunk.of(order.registration)
         try:
-            peer = self._shell.peers.find(registration.decode_engine_id)
-            plan = plan_registered(registration, done, self._shell.peers.card.layout, peer.layout)
+            peer = self._shell.peers.find(wanted.decode_engine_id)
+            plan = plan_registered(wanted, order.done, self._shell.peers.card.layout, peer.layout)
         except TandemError as error:
-            self._run(self.desk.on_writer_failed(transfer_id, error.code, self._now()))
+            self._run(self.desk.on_written(transfer_id, error.code, self._now()))
             return
-        if not plan.spans:
-            self._run(self.desk.on_writer_done(transfer_id, self._now()))
-            return
-        tag = Tag(digest_of(transfer_id), self._shell.peers.card.epoch, 0, 1, 0, 1)
+        self.pushes.add(chunk, plan.num_bytes)
+        tag = Tag(digest_of(transfer_id), self._shell.peers.card.epoch, 0, 1, chunk.seq, chunk.total)
         label = self._shell.mail.label(tag)
-        self._shell.copies.write(peer, plan, label, lambda error: self._ended(transfer_id, error))
+        self._shell.copies.write(peer, plan, label, lambda error: self._written(transfer_id, error))
 
-    def _ended(self, transfer_id: TransferId, error: TandemError | None) -> None:
-        if error is None:
-            self._run(self.desk.on_writer_done(transfer_id, self._now()))
-        else:
-            self._run(self.desk.on_writer_failed(transfer_id, error.code, self._now()))
+    def _written(self, transfer_id: TransferId, error: TandemError | None) -> None:
+        self._run(self.desk.on_written(transfer_id, "" if error is None else error.code, self._now()))

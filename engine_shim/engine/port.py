@@ -8,7 +8,8 @@ kinds, and a sequence has at most one of them, by its Purpose:
 
     HOLD      (prefill) after the prompt is computed and one token sampled, the sequence ends (`length` or `stop`)
               and its blocks stay pinned until `unpin`. `Prefilled` comes before the last TokensOut, or in the same
-              step.
+              step. One that is asked for `in_parts` may tell of what is there while it computes (`Prefilling`); its
+              blocks are pinned from then on, and it keeps them.
     RECEIVE   (decode) blocks for the whole prompt are taken and pinned as Seats when the sequence is scheduled
               (`Seated`); it is parked until `kv_ready`, which ends the pin and makes it runnable with
               `num_prompt_tokens - 1` tokens present, so that decode itself computes the last prompt token. An `abort`
@@ -82,6 +83,8 @@ class SequenceRequest:
     """Token ids, at least one."""
     sampling: SamplingParams
     purpose: Purpose = Purpose.GENERATE
+    in_parts: bool = False
+    """HOLD: tell of the KV that is there before all of it is, where the engine can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,15 @@ class Seated:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefilling:
+    """HOLD: KV of the first `num_tokens` prompt tokens is in these blocks, the whole prompt's, which are pinned."""
+
+    seq_id: str
+    blocks: BlockTable
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prefilled:
     """HOLD: KV of all `num_tokens` prompt tokens is in these blocks, which are pinned."""
 
@@ -141,7 +153,7 @@ class SequenceFailed:
     error: TandemError
 
 
-EngineEvent = TokensOut | Seated | Prefilled | SequenceFailed
+EngineEvent = TokensOut | Seated | Prefilling | Prefilled | SequenceFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from engine_shim.core.fates import Fate
 from engine_shim.core.meetings import Meetings
-from engine_shim.core.traffic import Flow, Traffic
+from engine_shim.core.traffic import Flow, Pushes, Traffic
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.serve.expert_metrics import expert_metrics
@@ -133,7 +133,21 @@ def _hand_over_metrics(hand_over: HandOver) -> Iterator[Metric]:
     yield from _meeting_metrics(hand_over.meetings)
     moved = "Bytes of KV cache that were posted to be copied"
     yield CounterMetricFamily(f"{_PREFIX}kv_bytes", moved, hand_over.copies.num_bytes_moved)
+    yield from _push_metrics(hand_over.prefill.pushes)
     yield from _traffic_metrics(hand_over.copies.traffic)
+
+
+def _push_metrics(pushes: Pushes) -> Iterator[Metric]:
+    yield CounterMetricFamily(f"{_PREFIX}pushes", "Requests whose KV cache began to be pushed", pushes.num_pushes)
+    writes = CounterMetricFamily(
+        f"{_PREFIX}push_writes", "WRITEs of pushes: early, or when prefill was done", labels=["when"]
+    )
+    sizes = CounterMetricFamily(f"{_PREFIX}push_bytes", "Their bytes", labels=["when"])
+    for when in pushes.writes:
+        writes.add_metric([when], pushes.writes[when])
+        sizes.add_metric([when], pushes.num_bytes[when])
+    yield writes
+    yield sizes
 
 
 def _traffic_metrics(traffic: Traffic) -> Iterator[Metric]:
@@ -165,5 +179,5 @@ def _meeting_metrics(meetings: Meetings) -> Iterator[Metric]:
     for side, durations in meetings.waits.items():
         waits.add_metric([side], durations.buckets(), durations.total_s)
     yield waits
-    text, moved = "From the meeting to the end of the copy", meetings.moved
+    text, moved = "From the meeting of seats and finished prefill to the end of the copy", meetings.moved
     yield HistogramMetricFamily(f"{_PREFIX}transfer_seconds", text, moved.buckets(), moved.total_s)

@@ -11,13 +11,15 @@ from math import inf
 
 from engine_shim.core import decode_effects, prefill_effects
 from engine_shim.core.decode_effects import DecodeEffect
-from engine_shim.core.prefill_effects import PrefillEffect
+from engine_shim.core.prefill_effects import PrefillEffect, Write
+from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.simulation.story import Invariant
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of, request_of
 from router.contract.instance import Mode
 from router.contract.notices import Cancelled
+from router.contract.rendezvous import JoinState, PrefillDone
 from router.contract.tags import Tag
 from router.contract.wire import NO_WAITS, Waits
 
@@ -58,11 +60,19 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("registration_deadline", _I.BOUNDED_WAIT, "decode waits for seats only until a deadline"),
         Safeguard("drain_before_free_kv", _I.KV_SAFE, "prefill keeps its blocks until a posted WRITE has ended"),
         Safeguard("count_landings", _I.RIGHT_KV, "decode waits for the tags of all WRITEs"),
+        Safeguard(
+            "chunks_follow_prefill", _I.RIGHT_KV, "of a prompt that is being computed, only what is there is pushed"
+        ),
+        Safeguard(
+            "pin_chunks", _I.KV_SAFE, "blocks of a prompt that is being computed are pinned before any is pushed"
+        ),
+        Safeguard("drain_before_stopped", _I.SEATS_SAFE, "prefill says Stopped when none of its WRITEs is under way"),
+        Safeguard("fence_chunks", _I.SEATS_SAFE, "of an abandoned push no further chunk is posted"),
     )
 }
 
 
-def new_prefill_desk(clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
+def new_prefill_desk(clocks: PrefillClocks, limits: PushLimits, off: frozenset[str]) -> PrefillDesk:
     """Prefill's desk, less what is switched off."""
     if "lease_on_filled_kv" in off:
         clocks = replace(clocks, lease_for_s=inf)
@@ -70,8 +80,8 @@ def new_prefill_desk(clocks: PrefillClocks, off: frozenset[str]) -> PrefillDesk:
         clocks = replace(clocks, tombstone_for_s=0.0)
     for name, desk in _PREFILL_DESKS.items():
         if name in off:
-            return desk(clocks)
-    return PrefillDesk(clocks)
+            return desk(clocks, limits)
+    return PrefillDesk(clocks, limits)
 
 
 def new_seat_desk(engine_id: EngineId, clocks: DecodeClocks, off: frozenset[str]) -> SeatDesk:
@@ -100,6 +110,43 @@ class _HastyPrefill(PrefillDesk):
         if any(isinstance(effect, prefill_effects.StopWriter) for effect in effects):
             effects.append(prefill_effects.FreeKV(transfer_id))
         return effects
+
+
+class _RunsAhead(PrefillDesk):
+    """With its first chunk, a prompt is taken for computed as far as it matters to a push."""
+
+    def on_prefilling(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
+        everything = replace(part, num_tokens=len(part.blocks) * self._limits.block_tokens)
+        return super().on_prefilling(everything, now)
+
+
+class _SaysStoppedEarly(PrefillDesk):
+    """Decode hears at once that an abandoned push has stopped, whatever is under way."""
+
+    def on_abandoned(self, transfer_id: TransferId, reason: str, now: float) -> list[PrefillEffect]:
+        effects = super().on_abandoned(transfer_id, reason, now)
+        registration = self._tickets[transfer_id].registration
+        if registration is not None and any(isinstance(effect, prefill_effects.StopWriter) for effect in effects):
+            decode = registration.decode_engine_id
+            effects.append(prefill_effects.FreeSeats(transfer_id, decode, reason, begun=False))
+        return effects
+
+
+class _PushesOn(PrefillDesk):
+    """An abandoned push stops, says so, and goes on with the chunks that are computed later."""
+
+    def on_prefilling(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
+        return super().on_prefilling(part, now) + self._push_abandoned(part, now)
+
+    def _push_abandoned(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
+        ticket = self._tickets[part.transfer_id]
+        if ticket.state is not JoinState.VOID or ticket.push is None or ticket.registration is None:
+            return []
+        chunk = ticket.push.take(part.num_tokens, self._limits, complete=False)
+        return [] if chunk is None else [Write(ticket.registration, part, chunk)]
+
+    def on_written(self, transfer_id: TransferId, error: str, now: float) -> list[PrefillEffect]:
+        return [] if self.state_of(transfer_id).closed else super().on_written(transfer_id, error, now)
 
 
 class _HastySeats(SeatDesk):
@@ -177,6 +224,9 @@ class _CountsOne(SeatDesk):
 _PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
     "stopped_answer": _NeverStopped,
     "drain_before_free_kv": _HastyPrefill,
+    "chunks_follow_prefill": _RunsAhead,
+    "drain_before_stopped": _SaysStoppedEarly,
+    "fence_chunks": _PushesOn,
 }
 _SEAT_DESKS: dict[str, type[SeatDesk]] = {
     "quarantine": _HastySeats,

@@ -10,8 +10,11 @@ from enum import StrEnum
 from engine_shim.simulation.network import Noise
 
 LAST_FAULT_S = 9.0
+CHUNK_MOMENTS = ("chunk", "written")
+"""A chunk of a prompt has been computed, or a WRITE of it has ended."""
 MOMENTS = (
     *("placed", "leg", "registered", "prefilled", "copying", "token", "committed", "cancelled"),
+    *CHUNK_MOMENTS,
     *("SEATED", "FILLED", "MATCHED", "LANDED", "DRAINING", "VOID"),
 )
 """What a fault may wait for: steps of the hand-over, and states of prefill's Rendezvous."""
@@ -113,7 +116,13 @@ def _late_tag(rng: random.Random, hosts: Sequence[str]) -> Fault:
     return Fault(FaultKind.KILL, "p1", "store", 8.0 * rng.random(), 3.0, "LANDED", True, False)
 
 
-_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag)
+def _deaf_in_the_middle(rng: random.Random, hosts: Sequence[str]) -> Fault:
+    """Prefill is out of its router's reach from some chunk on, and computes the rest of a prompt that is given up."""
+    router = rng.choice([host for host in hosts if host.startswith("r")])
+    return Fault(FaultKind.PART, "p1", router, 8.0 * rng.random(), 6.0, "chunk", True, True)
+
+
+_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag, _deaf_in_the_middle)
 
 
 def _draw_noise(rng: random.Random) -> Noise:

@@ -55,6 +55,11 @@ class Client(Process):
         if self._leaves_after_s is not None:
             timeline.timer(self._leaves_after_s, self, self._leave, End.LEFT)
 
+    def leave(self) -> None:
+        """The client has had enough, if it has asked and has no answer yet."""
+        if self._connection is not None:
+            self._leave(End.LEFT)
+
     def on_message(self, connection: Connection, message: object) -> None:
         """A token, or the failure."""
         if self.end is not None:

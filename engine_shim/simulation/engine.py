@@ -41,6 +41,8 @@ class Sequence:
     prompt: Prompt
     blocks: tuple[int, ...] = ()
     parked: bool = False
+    num_computed: int = 0
+    """Blocks of the prompt that prefill has computed."""
     num_out: int = 0
 
 
@@ -51,6 +53,15 @@ class Seated:
     transfer_id: TransferId
     seats: tuple[int, ...]
     wanted: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilling:
+    """The KV of the first tokens is in these blocks, the whole prompt's, which are pinned."""
+
+    transfer_id: TransferId
+    blocks: tuple[int, ...]
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ class TokenOut:
     is_last: bool
 
 
-EngineEvent = Seated | Prefilled | TokenOut
+EngineEvent = Seated | Prefilling | Prefilled | TokenOut
 
 
 class ToyEngine:
@@ -135,8 +146,10 @@ class ToyEngine:
         self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
 
     def unpin(self, transfer_id: TransferId) -> None:
-        """Nobody touches the pinned blocks any more."""
-        self._free(transfer_id, self._pins.pop(transfer_id, ()))
+        """Nobody touches the pinned blocks any more; a sequence that still computes keeps them."""
+        blocks, running = self._pins.pop(transfer_id, ()), self._running.get(transfer_id)
+        if running is None or running.blocks != blocks:
+            self._free(transfer_id, blocks)
         self._admit()
 
     def is_seated(self, transfer_id: TransferId, blocks: tuple[int, ...]) -> bool:
@@ -157,8 +170,7 @@ class ToyEngine:
             sequence.blocks = blocks
             self._running[sequence.transfer_id] = sequence
             if sequence.purpose is Purpose.HOLD:
-                wait_s = sequence.prompt.prefill_for_s
-                self._scene.timeline.timer(wait_s, self._process, self._finish_prefill, sequence)
+                self._compute_more(sequence)
             elif sequence.purpose is Purpose.GENERATE:
                 self._scene.timeline.timer(sequence.prompt.prefill_for_s, self._process, self._decode, sequence)
             else:
@@ -176,13 +188,29 @@ class ToyEngine:
         first_token = num_tokens if sequence.prompt.cached else 0
         self._tell(Seated(sequence.transfer_id, sequence.blocks, (first_token, num_tokens)))
 
-    def _finish_prefill(self, sequence: Sequence) -> None:
-        if self._running.pop(sequence.transfer_id, None) is not sequence:
+    def _compute_more(self, sequence: Sequence) -> None:
+        """The next chunk of the prompt is computed after its share of the time."""
+        num_blocks = sequence.prompt.num_blocks
+        count = min(self._scene.chunk_blocks or num_blocks, num_blocks - sequence.num_computed)
+        wait_s = sequence.prompt.prefill_for_s * count / num_blocks
+        self._scene.timeline.timer(wait_s, self._process, self._end_chunk, sequence, sequence.num_computed + count)
+
+    def _end_chunk(self, sequence: Sequence, num_blocks: int) -> None:
+        transfer_id, blocks = sequence.transfer_id, sequence.blocks
+        if self._running.get(transfer_id) is not sequence:
             return
-        for index, block in enumerate(sequence.blocks):
-            self.pool.holds[block] = (sequence.transfer_id, index)
-        self._pins[sequence.transfer_id] = sequence.blocks
-        self._tell(Prefilled(sequence.transfer_id, sequence.blocks, sequence.prompt.num_blocks * BLOCK_TOKENS))
+        for index in range(sequence.num_computed, num_blocks):
+            self.pool.holds[blocks[index]] = (transfer_id, index)
+        sequence.num_computed = num_blocks
+        if num_blocks == len(blocks):
+            del self._running[transfer_id]
+            self._pins[transfer_id] = blocks
+            self._tell(Prefilled(transfer_id, blocks, num_blocks * BLOCK_TOKENS))
+            return
+        if "pin_chunks" not in self._scene.off:
+            self._pins[transfer_id] = blocks
+        self._tell(Prefilling(transfer_id, blocks, num_blocks * BLOCK_TOKENS))
+        self._compute_more(sequence)
 
     def _decode(self, sequence: Sequence) -> None:
         if self._running.get(sequence.transfer_id) is not sequence:

@@ -6,25 +6,31 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, PrefillEffect, StopWriter, Walked, Write
+from engine_shim.core.prefill_effects import (
+    Acknowledge,
+    FreeKV,
+    FreeSeats,
+    Grant,
+    PrefillEffect,
+    StopWriter,
+    Walked,
+    Write,
+)
 from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.simulation.ablations import new_prefill_desk
 from engine_shim.simulation.copies import CopyOrder
+from engine_shim.simulation.engine import BLOCK_TOKENS
 from engine_shim.simulation.messages import Envelope
 from engine_shim.simulation.story import Invariant, request_in
-from router.contract.errors import TandemError
+from router.contract.errors import PeerGone, TandemError
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of
-from router.contract.instance import Mode
 from router.contract.ledger import Arrived
 from router.contract.notices import Acknowledged, Cancelled, Granted, Moved, Notice, Queued, Registered, Stopped
-from router.contract.rendezvous import Arrival, PrefillDone, Registration
+from router.contract.rendezvous import Arrival, JoinState, PrefillDone
 from router.contract.tags import Tag
 
 if TYPE_CHECKING:
     from engine_shim.simulation.shim import Shim
-
-MAX_PARTS = 3
-"""A push may be posted as so many WRITEs, each with its own tag."""
 
 
 def tell_peer(shim: Shim, engine_id: EngineId, notice: Notice) -> None:
@@ -48,13 +54,27 @@ class PrefillSide:
         pace = shim.scene.pace
         self._shim = shim
         clocks = PrefillClocks(pace.kv_lease_s, pace.seat_wait_s, pace.tombstone_s)
-        self.desk = new_prefill_desk(clocks, shim.scene.off)
+        self.desk = new_prefill_desk(clocks, shim.scene.limits, shim.scene.off)
+        self._states: dict[TransferId, JoinState] = {}
+        """As of the last Walked."""
+
+    def on_prefilling(self, part: PrefillDone) -> None:
+        """The engine holds the KV of the first tokens, and goes on."""
+        self._shim.tell(f"Prefilled, first {part.num_tokens} tokens", part.transfer_id)
+        self._visit(part.transfer_id, Arrival.PREFILLED)
+        self._run(self.desk.on_prefilling(part, self._shim.scene.now))
 
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds the KV."""
         self._shim.tell("Prefilled", done.transfer_id)
         self._visit(done.transfer_id, Arrival.PREFILLED)
         self._run(self.desk.on_prefilled(done, self._shim.scene.now))
+
+    def on_leg_ended(self, transfer_id: TransferId, reason: str) -> None:
+        """The leg is over before its time."""
+        if not self.desk.is_complete(transfer_id):
+            self._visit(transfer_id, Arrival.ABANDONED)
+        self._run(self.desk.on_leg_ended(transfer_id, reason, self._shim.scene.now))
 
     def on_abandoned(self, transfer_id: TransferId, reason: str) -> None:
         """The leg ended badly or was taken back."""
@@ -98,7 +118,10 @@ class PrefillSide:
         for effect in effects:
             match effect:
                 case Write():
-                    self._move(effect.registration, effect.done)
+                    self._write(effect)
+                case Grant(registration, done):
+                    decode = registration.decode_engine_id
+                    tell_peer(shim, decode, Granted(done, shim.engine_id, decode))
                 case FreeKV(transfer_id):
                     shim.engine.unpin(transfer_id)
                 case FreeSeats(transfer_id, decode, reason, begun):
@@ -110,6 +133,9 @@ class PrefillSide:
                     # A posted WRITE cannot be recalled: its end is what is waited for.
                     continue
                 case Walked(transfer_id, arrival, state, note):
+                    before, self._states[transfer_id] = self._states.get(transfer_id, JoinState.EMPTY), state
+                    if arrival in (Arrival.WRITER_DONE, Arrival.WRITER_FAILED):
+                        shim.scene.counts[f"JOIN {before} {arrival}"] += 1
                     shim.tell(f"{arrival}: {state} {note}", transfer_id)
                     shim.scene.on_moment(state, shim.name)
                     shim.journal.post(Arrived(transfer_id, arrival, note))
@@ -117,50 +143,31 @@ class PrefillSide:
             self.desk.faults = 0
             shim.scene.violate(Invariant.ROW_EXISTS, "", f"a fact without a row at {shim.engine_id}")
 
-    def _move(self, registration: Registration, done: PrefillDone) -> None:
-        shim, transfer_id = self._shim, registration.transfer_id
-        if registration.mode is Mode.PULL:
-            tell_peer(shim, registration.decode_engine_id, Granted(done, shim.engine_id, registration.decode_engine_id))
-            return
+    def _write(self, order: Write) -> None:
+        shim, chunk, registration = self._shim, order.chunk, order.registration
+        transfer_id = registration.transfer_id
         if not shim.acquaintances.is_known(registration.decode_engine_id):
-            self._run(self.desk.on_writer_failed(transfer_id, "peer_gone", shim.scene.now))
-        elif registration.first_token == registration.num_tokens:
-            self._run(self.desk.on_writer_done(transfer_id, shim.scene.now))
-        else:
-            self._write(registration, done)
-
-    def _write(self, registration: Registration, done: PrefillDone) -> None:
-        shim, transfer_id = self._shim, registration.transfer_id
-        note_copy(shim, transfer_id)
-        decode = shim.copies.find(registration.decode_engine_id)
-        pieces = tuple(zip(done.blocks, registration.seats, strict=True))
-        total = min(shim.scene.rng.choice((1, 1, MAX_PARTS)), len(pieces))
-        shim.tell(f"posts {total} WRITE(s)", transfer_id)
-        ends: list[TandemError | None] = []
-        for seq in range(total):
-            tag = Tag(digest_of(transfer_id), Epoch(shim.instance.epoch), 0, 1, seq, total)
-            shim.copies.post(
-                CopyOrder(
-                    transfer_id,
-                    shim,
-                    decode,
-                    shim.engine.pool,
-                    (decode or shim).engine.pool,
-                    pieces[seq::total],
-                    partial(self._on_part_ended, transfer_id, ends, total),
-                    None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
-                )
-            )
-
-    def _on_part_ended(
-        self, transfer_id: TransferId, ends: list[TandemError | None], total: int, error: TandemError | None
-    ) -> None:
-        ends.append(error)
-        if len(ends) < total:
+            self._on_written(transfer_id, PeerGone("Decode is not known."))
             return
-        failed = next((end for end in ends if end is not None), None)
-        self._visit(transfer_id, Arrival.WRITER_DONE if failed is None else Arrival.WRITER_FAILED)
-        if failed is None:
-            self._run(self.desk.on_writer_done(transfer_id, self._shim.scene.now))
-        else:
-            self._run(self.desk.on_writer_failed(transfer_id, failed.code, self._shim.scene.now))
+        if chunk.seq == 0:
+            note_copy(shim, transfer_id)
+        shim.tell(f"posts WRITE {chunk.seq + 1} of {chunk.total or 'several'}", transfer_id)
+        decode = shim.copies.find(registration.decode_engine_id)
+        touched = slice(chunk.first_token // BLOCK_TOKENS, -(-chunk.end_token // BLOCK_TOKENS))
+        tag = Tag(digest_of(transfer_id), Epoch(shim.instance.epoch), 0, 1, chunk.seq, chunk.total)
+        shim.copies.post(
+            CopyOrder(
+                transfer_id,
+                shim,
+                decode,
+                shim.engine.pool,
+                (decode or shim).engine.pool,
+                tuple(zip(order.done.blocks[touched], registration.seats[touched], strict=True)),
+                partial(self._on_written, transfer_id),
+                None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
+            )
+        )
+
+    def _on_written(self, transfer_id: TransferId, error: TandemError | None) -> None:
+        self._shim.scene.on_moment("written", self._shim.name)
+        self._run(self.desk.on_written(transfer_id, "" if error is None else error.code, self._shim.scene.now))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from engine_shim.core.push import PushLimits
 from engine_shim.simulation.memory import Memory
 from engine_shim.simulation.network import Network
 from engine_shim.simulation.story import Invariant, Story, StoryLine, Violation
@@ -51,6 +52,10 @@ class Scene:
     off: frozenset[str]
     num_blocks: int = 10
     """Of each engine's KV cache."""
+    chunk_blocks: int = 0
+    """Blocks of a prompt that prefill computes before it tells of them; 0: it tells when all are computed."""
+    limits: PushLimits = field(default_factory=PushLimits)
+    """How pushes are cut."""
     recomputes: bool = False
     """Decode computes a prompt itself whose KV does not come."""
     hedge_after_s: float = inf

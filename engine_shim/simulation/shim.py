@@ -12,7 +12,7 @@ from engine_shim.engine.port import Purpose
 from engine_shim.simulation.acquaintances import Acquaintances
 from engine_shim.simulation.copies import Copies
 from engine_shim.simulation.decode_side import DecodeSide
-from engine_shim.simulation.engine import EngineEvent, Prefilled, Seated, TokenOut, ToyEngine
+from engine_shim.simulation.engine import EngineEvent, Prefilled, Prefilling, Seated, TokenOut, ToyEngine
 from engine_shim.simulation.journal import Journal
 from engine_shim.simulation.messages import (
     CancelCall,
@@ -32,7 +32,7 @@ from router.contract.errors import DeadlinePassed, Draining, PeerGone, Registrat
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Instance, KVIdentity, Load
 from router.contract.notices import Acknowledged, Granted, Left, Stopped
-from router.contract.rendezvous import JoinState, PrefillDone
+from router.contract.rendezvous import PrefillDone
 from router.contract.wire import DecodeHandoff, PrefillHandoff
 
 
@@ -156,6 +156,9 @@ class Shim(Server):
                     running.connection.send(self, Token(transfer_id, index, is_last))
                     if is_last:
                         del self.running[transfer_id]
+            case Prefilling(transfer_id, blocks, num_tokens):
+                self.scene.on_moment("chunk", self.name)
+                self.prefill.on_prefilling(PrefillDone(transfer_id, blocks, num_tokens))
             case Prefilled(transfer_id, blocks, num_tokens):
                 self._on_prefilled(PrefillDone(transfer_id, blocks, num_tokens))
             case Seated(transfer_id, seats, wanted):
@@ -214,8 +217,8 @@ class Shim(Server):
         self.engine.abort(transfer_id)
         if isinstance(running.call.handoff, DecodeHandoff):
             self.decode.on_left(transfer_id)
-        elif self.prefill.desk.state_of(transfer_id) in (JoinState.EMPTY, JoinState.SEATED):
-            self.prefill.on_abandoned(transfer_id, reason)
+        else:
+            self.prefill.on_leg_ended(transfer_id, reason)
 
     def _on_deadline(self, transfer_id: TransferId, running: Running) -> None:
         if self.running.get(transfer_id) is running:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-from engine_shim.simulation.chaos import LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_chaos
+from engine_shim.core.push import PushLimits
+from engine_shim.simulation.chaos import CHUNK_MOMENTS, LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_chaos
 from engine_shim.simulation.client import Client, End
 from engine_shim.simulation.copies import Copies
-from engine_shim.simulation.engine import Prompt
+from engine_shim.simulation.engine import BLOCK_TOKENS, Prompt
 from engine_shim.simulation.messages import Ask
 from engine_shim.simulation.network import Network, Noise, Server
 from engine_shim.simulation.replica import Replica
@@ -33,6 +34,8 @@ QUIET_S = 45.0
 NUM_PROBES = 2
 LEAVE_S = 0.2
 MAX_REQUESTS = 6
+LEAVES_AT_CHUNK = 0.04
+"""How often a client leaves when a chunk of some prompt has been computed or written."""
 
 _LAYOUT = KVLayout(1, 1, 1, 16, 10, "float32")
 
@@ -68,6 +71,7 @@ class World:
         self.scene = Scene(timeline, network, pace, self.off, rng.choice((6, 8, 10)), rng.random() < 0.25)
         if self._wishes.random() < 0.3:
             self.scene.hedge_after_s = self._wishes.choice((0.2, 1.0, 2.5))
+        self._draw_pushes()
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
         self._mode = Mode.PUSH if rng.random() < 0.65 else Mode.PULL
@@ -78,7 +82,7 @@ class World:
         for name in ("store", *shims, *self._routers):
             self._start(name)
         self._chaos = Chaos(faults, self._strike)
-        self.scene.on_moment = lambda moment, host: self._chaos.on_moment(moment, host, timeline.now)
+        self.scene.on_moment = self._on_moment
         for fault in self._chaos.timed:
             timeline.timer(fault.at_s, None, self._strike, fault, fault.host)
         for number in range(rng.randint(2, 4)):
@@ -95,6 +99,15 @@ class World:
         violations = tuple(scene.story.violations)
         story = scene.story.of(violations[0].request if violations else "") if violations or tells else ()
         return Verdict(self.seed, len(self.clients), scene.counts, violations, tuple(story))
+
+    def _draw_pushes(self) -> None:
+        """In most worlds prefill tells of chunks; WRITEs are long or short, and one to three are under way at once."""
+        rng, scene = self._wishes, self.scene
+        if rng.random() < 0.75:
+            scene.chunk_blocks = rng.choice((1, 1, 2))
+        blocks = (rng.choice((1, 1, 2)), rng.choice((1, 2, 9)))
+        least, most = (BLOCK_TOKENS * num_blocks for num_blocks in blocks)
+        scene.limits = PushLimits(BLOCK_TOKENS, least, most, rng.choice((1, 2, 3)))
 
     # Requests.
 
@@ -150,6 +163,12 @@ class World:
         return Shim(self.scene, self.copies, instance, kv)
 
     # Faults.
+
+    def _on_moment(self, moment: str, host: str) -> None:
+        self._chaos.on_moment(moment, host, self.scene.now)
+        if moment in CHUNK_MOMENTS and self.scene.now < LAST_FAULT_S and self._wishes.random() < LEAVES_AT_CHUNK:
+            client = self._wishes.choice(self.clients)
+            self.scene.timeline.after(0.0, client, client.leave)
 
     def _strike(self, fault: Fault, name: str) -> None:
         scene = self.scene

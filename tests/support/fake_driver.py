@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 from engine_shim.core.fates import Fate
 from engine_shim.core.meetings import Meetings
 from engine_shim.core.prefill_effects import Walked
-from engine_shim.core.traffic import Traffic
+from engine_shim.core.push import Chunk
+from engine_shim.core.traffic import Pushes, Traffic
 from engine_shim.engine.port import (
     EngineLoad,
     FinishReason,
@@ -23,6 +25,7 @@ from router.contract.errors import Draining, TandemError
 from router.contract.ids import EngineId, Epoch, InstanceId, TransferId
 from router.contract.instance import Instance, Load, Role
 from router.contract.rendezvous import Arrival, JoinState
+from router.contract.tags import OPEN
 from tests.support.vocabularies import write_byte_level_gguf
 
 MODEL = "byte-model"
@@ -81,8 +84,12 @@ class FakeHandOver:
         self.traffic.add(EngineId("d-0@3"), "WRITE", (4096, 2), 0.5)
         self.traffic.add(EngineId("d-0@4"), "WRITE", (4096, 2), 0.25)
         self.traffic.add(EngineId("d-0@4"), "WRITE", (4096, 2), None)
+        self.prefill = SimpleNamespace(pushes=Pushes())
+        self.prefill.pushes.add(Chunk(0, 16, 0, OPEN, early=True), 64)
+        self.prefill.pushes.add(Chunk(16, 24, 1, 2, early=False), 32)
         self.meetings = Meetings()
-        for state, at in ((JoinState.FILLED, 1.0), (JoinState.MATCHED, 1.5), (JoinState.LANDED, 1.75)):
+        self.meetings.on_done(TransferId("t"), 1.0)
+        for state, at in ((JoinState.MATCHED, 1.5), (JoinState.LANDED, 1.75)):
             self.meetings.on_walked(Walked(TransferId("t"), Arrival.REGISTERED, state, ""), at)
 
     def with_fate(self, fate: Fate) -> list[str]:

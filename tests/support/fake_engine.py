@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field, replace
+from threading import Semaphore
 
 from engine_shim.engine.port import (
     EngineEvent,
@@ -15,6 +16,7 @@ from engine_shim.engine.port import (
     FinishReason,
     ModelCard,
     Prefilled,
+    Prefilling,
     Purpose,
     Seated,
     SequenceFailed,
@@ -31,20 +33,27 @@ class FakeSequence:
     blocks: tuple[int, ...] = ()
     parked: bool = False
     num_out: int = 0
+    num_computed: int = 0
 
 
 @dataclass
 class FakeEngine:
-    """Steps one token per sequence; `slow_steps` holds HOLD sequences back for so many steps."""
+    """Steps one token per sequence; `slow_steps` holds HOLD sequences back for so many steps.
+
+    A HOLD sequence that is asked for in parts computes `part_tokens` of its prompt in each step, if that is set.
+    """
 
     layout: KVLayout
     slow_steps: int = 0
+    part_tokens: int = 0
     fail_prompts: frozenset[int] = frozenset()
     """First tokens whose sequences fail in the engine."""
     sequences: dict[str, FakeSequence] = field(default_factory=dict)
     pins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     quarantine: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Seats of sequences that compute for themselves."""
+    gate: Semaphore | None = None
+    """Where set, a step waits for it."""
     broken: bool = False
     mismatches: int = 0
 
@@ -96,6 +105,8 @@ class FakeEngine:
     def step(self) -> list[EngineEvent]:
         if self.broken:
             raise RuntimeError("the fake engine was told to break")
+        if self.gate is not None:
+            self.gate.acquire(timeout=10.0)
         events: list[EngineEvent] = []
         for seq_id, sequence in list(self.sequences.items()):
             if not sequence.parked:
@@ -138,9 +149,15 @@ class FakeEngine:
         if sequence.num_out <= self.slow_steps:
             return []
         prompt = sequence.request.prompt
-        for position, token in enumerate(prompt):
-            self._write(sequence.blocks, position, token)
+        end = len(prompt)
+        if sequence.request.in_parts and self.part_tokens:
+            end = min(sequence.num_computed + self.part_tokens, end)
+        for position in range(sequence.num_computed, end):
+            self._write(sequence.blocks, position, prompt[position])
+        sequence.num_computed = end
         self.pins[seq_id] = sequence.blocks
+        if end < len(prompt):
+            return [Prefilling(seq_id, sequence.blocks, end)]
         del self.sequences[seq_id]
         last = TokensOut(seq_id, (sum(prompt),), "x", finish_reason=FinishReason.LENGTH)
         return [Prefilled(seq_id, sequence.blocks, len(prompt)), last]

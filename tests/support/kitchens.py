@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
 from engine_shim.core.fates import Address, Call, FateClocks, FateDesk
 from engine_shim.core.prefill_effects import Walked
+from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
 from engine_shim.driver.driver import Bench, Driver
@@ -51,6 +52,8 @@ class Site:
     walked: list[Walked] = field(default_factory=list)
     kv_failure: KVFailure = KVFailure.FAIL
     recomputed: list[tuple[TransferId, str]] = field(default_factory=list)
+    limits: PushLimits = field(default_factory=PushLimits)
+    """How pushes are cut."""
     calls: dict[str, Call] = field(default_factory=dict)
     """What a call to this engine brings, where it is not answered."""
 
@@ -72,7 +75,7 @@ class Site:
             Peers(card, writer, SiteCaller(self), FateDesk(clocks.fates)),
             writer,
             seal,
-            PrefillDesk(clocks.prefill),
+            PrefillDesk(clocks.prefill, replace(self.limits, block_tokens=engine.layout.block_tokens)),
             SeatDesk(engine_id, clocks.decode),
             self.walked.append,
             self.kv_failure,

@@ -120,11 +120,17 @@ def prompt_of(num_tokens: int, seed: int = 1) -> tuple[int, ...]:
 
 
 def ask(
-    seq_id: str, prompt: Iterable[int], *, purpose: Purpose = Purpose.GENERATE, max_tokens: int = 12, **sampling: object
+    seq_id: str,
+    prompt: Iterable[int],
+    *,
+    purpose: Purpose = Purpose.GENERATE,
+    max_tokens: int = 12,
+    in_parts: bool = False,
+    **sampling: object,
 ) -> SequenceRequest:
     """Greedy and without EOS, unless `sampling` says otherwise."""
     params = {"temperature": 0.0, "ignore_eos": True} | sampling
-    return SequenceRequest(seq_id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params), purpose)  # type: ignore[arg-type]
+    return SequenceRequest(seq_id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params), purpose, in_parts)  # type: ignore[arg-type]
 
 
 def drain(engine: ReferenceEngine) -> list[EngineEvent]:

@@ -32,6 +32,7 @@ from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.parts import Parts
 from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.ranks import Ranks
 from engine_shim.engine.reference.runner import Runner
@@ -82,6 +83,7 @@ class ReferenceEngine:
         self._pool = BlockPool(self.layout.num_blocks, prefix_cache=settings.prefix_cache)
         limits = Limits(settings.max_num_seqs, settings.max_batch_tokens, settings.block_tokens)
         self._pins = Pins(self._pool)
+        self._parts = Parts(self._pins)
         self._scheduler = Scheduler(self._pool, self._pins, limits)
         self._live: dict[str, Sequence] = {}
         self.card = ModelCard(
@@ -193,6 +195,7 @@ class ReferenceEngine:
         for sequence, count in schedule.rows:
             sequence.num_computed += count
             self._scheduler.remember(sequence)
+        events += self._parts.on_step([sequence for sequence, _ in schedule.rows], self._cache.mark)
         for sequence, outcome in outcomes:
             if isinstance(outcome, TandemError):
                 events.append(self._fail(sequence, outcome))
@@ -231,7 +234,8 @@ class ReferenceEngine:
     def _hold(self, sequence: Sequence) -> Prefilled:
         num_blocks = self.layout.blocks_for(sequence.num_prompt_tokens)
         blocks = tuple(sequence.table[:num_blocks])
-        self._pins.put(sequence.seq_id, sequence.purpose, blocks)
+        if sequence.seq_id not in self._pins:
+            self._pins.put(sequence.seq_id, sequence.purpose, blocks)
         return Prefilled(sequence.seq_id, blocks, sequence.num_prompt_tokens)
 
     def _fail(self, sequence: Sequence, error: TandemError) -> SequenceFailed:

@@ -12,6 +12,7 @@ All are strided; a row of `keys[l]` is contiguous, so that whole blocks are copi
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 
 import torch
 
@@ -52,6 +53,14 @@ class KVCache:
     def write(self, layer: int, places: tuple[torch.Tensor, torch.Tensor], kv: torch.Tensor) -> None:
         """Row r of `kv` [rows, 2, kv_heads, head_dim] is in block `places[0][r]` at token `places[1][r]`."""
         self.layers[layer].index_put_(places, kv)
+
+    def mark(self) -> Callable[[], bool]:
+        """True once all that has been computed so far is in memory, for others than the device's stream to read too."""
+        if self.tensor.device.type != "cuda":
+            return lambda: True
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.tensor.device))
+        return lambda: bool(event.query())
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device, memory: mmap.mmap | None) -> torch.Tensor:

@@ -6,7 +6,8 @@ Every sequence that runs is the same thing to the scheduler, whether it computes
     1. RUNNING sequences: those that decode first, then those that compute their prompt, each in order of age. A
        decoding sequence may need one more block; when none is left, the youngest running sequence is preempted: its
        blocks are released and it waits again, to be computed anew. Only decoding sequences grow, and a victim is
-       never older than the one that grows, so no victim is in the batch already.
+       never older than the one that grows, so no victim is in the batch already. One whose blocks are pinned is no
+       victim: it would free nothing. Such a sequence never grows.
     2. WAITING sequences, first come first served, while seats, rows and blocks last. A sequence takes the blocks of
        all its tokens at once, so that they lie in one run.
 
@@ -137,7 +138,7 @@ class Scheduler:
         """True when `sequence` owns blocks for `count` more tokens; others, or itself, may have been preempted."""
         needed = self._blocks_for(sequence.num_computed + count) - len(sequence.table)
         while needed > self._pool.num_available:
-            victim = self.running[-1]
+            victim = next(one for one in reversed(self.running) if one.seq_id not in self._pins)
             self._preempt(victim)
             if victim is sequence:
                 return False

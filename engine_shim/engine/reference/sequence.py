@@ -39,6 +39,8 @@ class Sequence:
         self.table: list[int] = []
         self.num_computed = 0
         self.num_remembered_blocks = 0
+        self.in_parts = request.in_parts and request.purpose is Purpose.HOLD and request.sampling.max_tokens == 1
+        """It tells of its KV while it computes, and is pinned meanwhile; one that could still grow is not."""
         self.names = names
         self.text = text
         self.computes_prompt = request.purpose is not Purpose.RECEIVE

@@ -26,7 +26,7 @@ from router.contract.notices import (
 )
 from router.contract.rendezvous import PrefillDone, Registration
 from router.contract.seal import NOTICE, Seal
-from router.contract.tags import TAG_BYTES, Tag, decode_tag
+from router.contract.tags import OPEN, TAG_BYTES, Tag, decode_tag
 from router.contract.wire import (
     MAX_ID_CHARS,
     DecodeHandoff,
@@ -57,7 +57,7 @@ def tags(draw: st.DrawFn) -> Tag:
         draw(st.integers(0, num_writers - 1)),
         num_writers,
         draw(st.integers(0, total - 1)),
-        total,
+        draw(st.sampled_from((total, OPEN))),
     )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from engine_shim.core.prefill_effects import Acknowledge, FreeKV, FreeSeats, Walked, Write
+from engine_shim.core.push import Chunk
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Mode
@@ -32,13 +33,13 @@ def test_a_match_orders_one_write_however_often_the_seats_are_registered(desk: P
     writes = [
         effect for now in range(5) for effect in desk.on_registered(SEATED, float(now)) if isinstance(effect, Write)
     ]
-    assert writes == [Write(SEATED, DONE)]
+    assert writes == [Write(SEATED, DONE, Chunk(0, 20, 0, 1, early=False))]
 
 
 def test_a_registration_behind_a_complete_write_hears_landed(desk: PrefillDesk) -> None:
     desk.on_prefilled(DONE, 0.0)
     desk.on_registered(SEATED, 0.0)
-    desk.on_writer_done(T, 1.0)
+    desk.on_written(T, "", 1.0)
     assert desk.on_registered(SEATED, 2.0) == [FreeSeats(T, D, LANDED, begun=True)]
 
 
@@ -50,7 +51,7 @@ def test_a_registration_for_what_failed_before_a_write_hears_that_nothing_had_be
 def test_a_failed_write_says_that_it_had_begun(desk: PrefillDesk) -> None:
     desk.on_prefilled(DONE, 0.0)
     desk.on_registered(SEATED, 0.0)
-    effects = desk.on_writer_failed(T, "transfer_failed", 1.0)
+    effects = desk.on_written(T, "transfer_failed", 1.0)
     assert effects[1:] == [FreeSeats(T, D, "transfer_failed", begun=True), FreeKV(T)]
 
 

@@ -56,6 +56,8 @@ async def test_gauges_are_the_drivers_own(metrics, driver):
     assert (read["copies_total", "WRITE", "d-0", "done"], read["copies_total", "WRITE", "d-0", "failed"]) == (2, 1)
     carried = [read[f"copy_{what}_total", "WRITE", "d-0"] for what in ("bytes", "spans", "seconds")]
     assert carried == [8192, 4, 0.75]
+    assert (read["pushes_total",], read["push_writes_total", "early"], read["push_writes_total", "last"]) == (1, 1, 1)
+    assert (read["push_bytes_total", "early"], read["push_bytes_total", "last"]) == (64, 32)
     assert [read["peers", fate] for fate in ("met", "lost", "dead")] == [0, 2, 0]
 
 

@@ -1,0 +1,121 @@
+"""Progressive push between real processes over real NIXL: the law in chunks, and an end at each chunk.
+
+On demand (`make progressive`). A step of prefill is 32 tokens, so that a long prompt has many chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine_shim.engine.reference.seeded_models import seeded_model
+from tests.support.processes import ProcessSite
+
+pytestmark = [pytest.mark.needs("nixl"), pytest.mark.timeout(900)]
+
+EXACT = "--threads 1 --numerics invariant --max-context-tokens 1024 --kv-bytes 8000000"
+IN_CHUNKS = "--role prefill --max-batch-tokens 32 --push-least-tokens 16"
+DECODES = {
+    "d16": "--block-tokens 16",
+    "d8": "--block-tokens 8 --kv-order layer_first",
+    "d32": "--block-tokens 32 --staging-bytes 4194304",
+}
+NUM_CHUNKS = 10
+"""Of the prompt that is ended at each of them."""
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[ProcessSite]:
+    """A monolithic engine, a prefill that works in small steps and stages, and decodes of other block sizes."""
+    common = f"--model {seeded_model('tiny-moe')} --model-name tiny {EXACT}"
+    async with ProcessSite(tmp_path) as site:
+        decodes = {name: f"--role decode {flags} {common}" for name, flags in DECODES.items()}
+        await site.open_engines(
+            mono=f"--role both --no-prefix-cache {common}",
+            p=f"{IN_CHUNKS} --staging-bytes 4194304 {common}",
+            **decodes,
+        )
+        yield site
+
+
+def prompt_of(num_tokens: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(256) for _ in range(num_tokens)]
+
+
+async def ask(site: ProcessSite, url: str, prompt: list[int], max_tokens: int = 6) -> list[int]:
+    body: dict[str, Any] = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": max_tokens}
+    reply = await site.client.post(f"{url}/v1/completions", json=body | {"return_token_ids": True})
+    assert reply.status_code == 200, reply.text[:300]
+    tokens: list[int] = reply.json()["choices"][0]["token_ids"]
+    return tokens
+
+
+async def early_writes(site: ProcessSite) -> float:
+    """WRITEs so far that prefill has posted before it was done."""
+    text = (await site.client.get(f"{site.engines['p'].url}/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith("tandem_shim_push_writes_total")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'when="early"' in line)
+
+
+async def test_the_law_holds_in_chunks_for_every_pair_of_block_sizes(site: ProcessSite) -> None:
+    prompts = [prompt_of(length, length) for length in (5, 31, 32, 33, 64, 65, 200, 333, 500, 777, 900)]
+    want = [await ask(site, site.engines["mono"].url, prompt) for prompt in prompts]
+    assert len({tuple(tokens) for tokens in want}) == len(want)
+    for name in DECODES:
+        before = await early_writes(site)
+        router = await site.open_router(name, "p", name, "--mode", "push")
+        assert await asyncio.gather(*(ask(site, router, prompt) for prompt in prompts)) == want
+        # A second turn: decode has the beginning in its prefix cache, and gets only what is missing.
+        longer = [prompt + prompt_of(90, seed) for seed, prompt in enumerate(prompts)]
+        plain = await asyncio.gather(*(ask(site, site.engines["mono"].url, prompt) for prompt in longer))
+        assert await asyncio.gather(*(ask(site, router, prompt) for prompt in longer)) == plain
+        assert await early_writes(site) - before > 20, "hardly anything was pushed in chunks"
+        await site.wait_quiet()
+
+
+async def test_a_client_that_leaves_at_any_chunk_leaves_nothing(site: ProcessSite) -> None:
+    router = await site.open_router("d16", "p", "d16", "--mode", "push")
+    reached = set()
+    for chunk in range(NUM_CHUNKS):
+        before = await early_writes(site)
+        asking = asyncio.create_task(ask(site, router, prompt_of(900, 1000 + chunk)))
+        while not asking.done() and await early_writes(site) - before < chunk:
+            await asyncio.sleep(0)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
+            await asking
+        reached.add(await early_writes(site) - before)
+        await site.wait_quiet()
+        prompt = prompt_of(100, chunk)
+        assert await ask(site, router, prompt) == await ask(site, site.engines["mono"].url, prompt)
+    assert len(reached) >= NUM_CHUNKS // 2, f"the ends were at {sorted(reached)} chunks only"
+
+
+@pytest.mark.parametrize("victim", ["d16", "p"])
+@pytest.mark.parametrize("chunk", [0, 1, 4, 9])
+async def test_a_process_that_is_killed_at_a_chunk_costs_an_honest_error_and_nothing_stays_held(
+    site: ProcessSite, victim: str, chunk: int
+) -> None:
+    router = await site.open_router("d16", "p", "d16", "--mode", "push")
+    prompt = prompt_of(100, 7)
+    assert await ask(site, router, prompt) == await ask(site, site.engines["mono"].url, prompt)
+    before = await early_writes(site)
+    body = {"model": "tiny", "prompt": prompt_of(900, chunk), "temperature": 0, "max_tokens": 6}
+    asking = asyncio.create_task(site.client.post(f"{router}/v1/completions", json=body))
+    while not asking.done() and await early_writes(site) - before < chunk:
+        await asyncio.sleep(0)
+    os.kill(site.engines[victim].pid, signal.SIGKILL)
+    reply = await asking
+    assert reply.status_code in (502, 503, 504), reply.text[:300]
+    del site.engines[victim]
+    await site.wait_quiet(60.0)
