@@ -11,12 +11,12 @@ TORCH_INDEX_URL ?=
 ARGS ?=
 FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
-NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench
+NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench tests/real/e2e/test_progressive.py
 # Where `make test-vllm` keeps vLLM.
 VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -76,6 +76,13 @@ soak: install  ## the same with 10,000 requests, a quarter of an hour
 
 cancellations: install  ## 1,000 clients that leave in random moments of every phase
 	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
+
+# `make test` has the law with long prompts in chunks, the drivers at every chunk, and the simulation.
+progressive: install  ## progressive push over real NIXL: the law in chunks for three block sizes, ends and deaths at chunks
+	$(BIN)/python -m pytest -v -p no:xdist tests/real/e2e/test_progressive.py
+
+progressive-bench: install  ## what is left when prefill is done: a push in chunks beside one at the end, on this machine
+	$(BIN)/python -m tests.support.push_bench $(ARGS)
 
 # `make test` runs the same with 100 orders of landing and 150 steps, and the law over 2 and 3 ranks.
 experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)

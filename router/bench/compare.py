@@ -1,5 +1,5 @@
-"""Set-ups of this machine under the same load, in turn: push, pull, local, monolithic, and bare (push without a store,
-so without ledger and fleet, to see what these cost).
+"""Set-ups of this machine under the same load, in turn: push, pull, local, monolithic, push-whole (KV is pushed when
+prefill is done, not before), and bare (push without a store, so without ledger and fleet, to see what these cost).
 
 Each round starts every set-up anew, one at a time, so that none shares the processor or a warm cache with another; the
 rounds are interleaved (A B A B), so that slow minutes of the machine hit all alike. Within a round all set-ups meet
@@ -24,7 +24,7 @@ from router.cli.terminal import LiveLine
 from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 
-SET_UPS = ("push", "pull", "local", "monolithic", "bare")
+SET_UPS = ("push", "pull", "local", "monolithic", "push-whole", "bare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ def set_ups_of(names: str, base: SetUp) -> dict[str, SetUp]:
     threads = dataclasses.replace(base.engine, threads=base.threads_per_engine)
     whole = dataclasses.replace(base, engine=threads, prefill=0, decode=0, both=base.num_engines, mode=Mode.LOCAL)
     bare = dataclasses.replace(base, engine=threads, mode=Mode.PUSH, store="none")
-    special = {"monolithic": whole, "bare": bare}
+    at_the_end = dataclasses.replace(base, engine=dataclasses.replace(threads, progressive=False), mode=Mode.PUSH)
+    special = {"monolithic": whole, "bare": bare, "push-whole": at_the_end}
     return {
         name: special[name] if name in special else dataclasses.replace(base, engine=threads, mode=Mode(name))
         for name in wanted

@@ -41,6 +41,8 @@ class EngineChoice:
     """Of each engine; None shares the machine's cores evenly."""
     ep: int | None = None
     """Processes of each engine that share the model's experts."""
+    progressive: bool = True
+    """KV cache is pushed while prefill still computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--threads": str(setup.threads_per_engine),
         "--namespace": setup.namespace,
     }
-    argv = (sys.executable, "-m", "engine_shim", *_words(flags))
+    switches = () if engine.progressive else ("--no-progressive",)
+    argv = (sys.executable, "-m", "engine_shim", *_words(flags), *switches)
     return Program(f"{role.value}-{index}", argv, env={KEY_VARIABLE: setup.deployment_key})
 
 

@@ -69,7 +69,7 @@ class ProcessSite:
         return self.routers[name]
 
     async def _ready(self, url: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 try:
                     if (await self.client.get(f"{url}/readyz")).status_code == httpx.codes.OK:

@@ -58,9 +58,9 @@ class KVCache:
         """True once all that has been computed so far is in memory, for others than the device's stream to read too."""
         if self.tensor.device.type != "cuda":
             return lambda: True
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.tensor.device))
-        return lambda: bool(event.query())
+        return lambda: bool(event.query())  # type: ignore[no-untyped-call]
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device, memory: mmap.mmap | None) -> torch.Tensor:

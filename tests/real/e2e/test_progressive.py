@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.needs("nixl"), pytest.mark.timeout(900)]
 
 EXACT = "--threads 1 --numerics invariant --max-context-tokens 1024 --kv-bytes 8000000"
 IN_CHUNKS = "--role prefill --max-batch-tokens 32 --push-least-tokens 16"
+PUSH = ("--mode", "push", "--prefill-s", "500", "--first-token-s", "500", "--total-s", "600")
 DECODES = {
     "d16": "--block-tokens 16",
     "d8": "--block-tokens 8 --kv-order layer_first",
@@ -68,23 +69,23 @@ async def early_writes(site: ProcessSite) -> float:
 
 
 async def test_the_law_holds_in_chunks_for_every_pair_of_block_sizes(site: ProcessSite) -> None:
-    prompts = [prompt_of(length, length) for length in (5, 31, 32, 33, 64, 65, 200, 333, 500, 777, 900)]
-    want = [await ask(site, site.engines["mono"].url, prompt) for prompt in prompts]
+    prompts = [prompt_of(length, length) for length in (5, 32, 33, 65, 200, 333, 500, 777, 900)]
+    # A second turn: decode has the beginning in its prefix cache, and gets only what is missing.
+    longer = [prompt + prompt_of(90, seed) for seed, prompt in enumerate(prompts)]
+    want = [await ask(site, site.engines["mono"].url, prompt) for prompt in (*prompts, *longer)]
     assert len({tuple(tokens) for tokens in want}) == len(want)
+    router = await site.open_router("all", "p", ",".join(DECODES), *PUSH, "--decode-policy", "round_robin")
+    for turn, expected in ((prompts, want[: len(prompts)]), (longer, want[len(prompts) :])):
+        for _ in DECODES:
+            assert await asyncio.gather(*(ask(site, router, prompt) for prompt in turn)) == expected
+    assert await early_writes(site) > 60, "hardly anything was pushed in chunks"
     for name in DECODES:
-        before = await early_writes(site)
-        router = await site.open_router(name, "p", name, "--mode", "push")
-        assert await asyncio.gather(*(ask(site, router, prompt) for prompt in prompts)) == want
-        # A second turn: decode has the beginning in its prefix cache, and gets only what is missing.
-        longer = [prompt + prompt_of(90, seed) for seed, prompt in enumerate(prompts)]
-        plain = await asyncio.gather(*(ask(site, site.engines["mono"].url, prompt) for prompt in longer))
-        assert await asyncio.gather(*(ask(site, router, prompt) for prompt in longer)) == plain
-        assert await early_writes(site) - before > 20, "hardly anything was pushed in chunks"
-        await site.wait_quiet()
+        assert await site.gauge(site.engines[name].url, "tandem_shim_prefix_hit_tokens_total") > 0
+    await site.wait_quiet()
 
 
 async def test_a_client_that_leaves_at_any_chunk_leaves_nothing(site: ProcessSite) -> None:
-    router = await site.open_router("d16", "p", "d16", "--mode", "push")
+    router = await site.open_router("d16", "p", "d16", *PUSH)
     reached = set()
     for chunk in range(NUM_CHUNKS):
         before = await early_writes(site)
@@ -106,7 +107,7 @@ async def test_a_client_that_leaves_at_any_chunk_leaves_nothing(site: ProcessSit
 async def test_a_process_that_is_killed_at_a_chunk_costs_an_honest_error_and_nothing_stays_held(
     site: ProcessSite, victim: str, chunk: int
 ) -> None:
-    router = await site.open_router("d16", "p", "d16", "--mode", "push")
+    router = await site.open_router("d16", "p", "d16", *PUSH)
     prompt = prompt_of(100, 7)
     assert await ask(site, router, prompt) == await ask(site, site.engines["mono"].url, prompt)
     before = await early_writes(site)

@@ -33,6 +33,8 @@ def test_set_ups_have_as_many_engines_with_as_many_threads():
     assert {setup.threads_per_engine for setup in set_ups.values()} == {3}
     bare = set_ups_of("bare", SetUp())["bare"]
     assert (bare.mode, bare.store, bare.prefill, bare.decode) == (Mode.PUSH, "none", 1, 1)
+    assert set_ups_of("push-whole", SetUp())["push-whole"].mode is Mode.PUSH
+    assert [set_ups_of(name, SetUp())[name].engine.progressive for name in ("push", "push-whole")] == [True, False]
     assert (set_ups["monolithic"].prefill, set_ups["monolithic"].decode, set_ups["monolithic"].both) == (0, 0, 3)
 
 

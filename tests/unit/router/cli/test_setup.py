@@ -28,6 +28,12 @@ def test_engines_are_named_and_told_apart_by_role():
         )
 
 
+def test_engines_are_told_not_to_push_progressively_where_they_shall_not():
+    for progressive in (True, False):
+        (program, _) = engine_programs(SetUp(EngineChoice(progressive=progressive)), "redis://s")
+        assert ("--no-progressive" in program.argv) is not progressive
+
+
 def test_what_is_not_chosen_is_left_to_the_engine():
     (program, _) = engine_programs(SetUp(), "redis://s")
     assert not {"--block-tokens", "--kv-bytes", "--model-name"} & set(flags_of(program))
