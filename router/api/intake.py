@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from router.contract.errors import BadRequest
+from router.contract.wire import EXTRA, HANDOVERS, drop_handovers
 from router.core.intake import MODEL_OPTIONAL, SPLIT, Endpoint, Intake
 
 _NONE = Raw(b"")
@@ -16,16 +17,13 @@ _NONE = Raw(b"")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _TEXT = msgspec.json.Decoder(str)
 
-_TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
-_OURS = (*_TRANSFERS, "request_id")
-"""Fields that a client must not set: in stock engines they reach the scheduler unchecked."""
-_EXTRA = "vllm_xargs"
-"""vLLM's own way for more of them: an object whose members it treats like those of _TRANSFERS by the same names."""
+_OURS = (*HANDOVERS, EXTRA, "request_id")
+"""Fields that a client must not set, or not all of: in stock engines they reach the scheduler unchecked."""
 
 _SESSION = ("session_id", "prompt_cache_key", "user")
 """What names a session, the most exact first."""
 
-_RARE = frozenset((*_OURS, _EXTRA, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo"))
+_RARE = frozenset((*_OURS, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo"))
 """Beside model, stream and prompt, the fields that decide how a request is carried out; most requests have none."""
 
 _OFF = frozenset({b"", b"null", b"false"})
@@ -58,8 +56,10 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
     elif not whole and _is_several(bytes(prompt)):
         whole = "several_prompts"
     if not _RARE.isdisjoint(fields):
-        if _EXTRA in fields or not fields.keys().isdisjoint(_OURS):
-            body = _without_ours(fields)
+        if not fields.keys().isdisjoint(_OURS):
+            drop_handovers(fields)
+            fields.pop("request_id", None)
+            body = msgspec.json.encode(fields)
         session = next((fields[name] for name in _SESSION if name in fields), _NONE)
         whole = whole or _why_whole(fields)
     stream = fields.get("stream", _NONE)
@@ -103,17 +103,6 @@ def _is_several(prompt: bytes) -> bool:
     if prompt[:1] != b"[" or prompt[1:].lstrip()[:1] not in (b'"', b"["):
         return False
     return len(msgspec.json.decode(prompt, type=list[Raw])) > 1
-
-
-def _without_ours(fields: dict[str, Raw]) -> bytes:
-    """`fields` and the body, which is returned, have none of ours."""
-    for name in _OURS:
-        fields.pop(name, None)
-    extra = bytes(fields.get(_EXTRA, b""))
-    if extra.startswith(b"{"):
-        kept = {name: value for name, value in _FIELDS.decode(extra).items() if name not in _TRANSFERS}
-        fields[_EXTRA] = Raw(msgspec.json.encode(kept))
-    return msgspec.json.encode(fields)
 
 
 def rename_model(intake: Intake, model: str) -> None:

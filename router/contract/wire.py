@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from router.contract.errors import BadRequest
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import KVIdentity, Mode
@@ -25,6 +28,13 @@ DEADLINE_HEADER = "X-Request-Deadline-Ms"
 """Milliseconds that are left of the request's total deadline when the leg is sent."""
 
 MAX_ID_CHARS = 128
+PARAMS = "kv_transfer_params"
+HANDOVERS = (PARAMS, "ec_transfer_params")
+"""Fields of a body by which an engine is told of KV cache, or of an encoder's, that is somewhere else."""
+EXTRA = "vllm_xargs"
+"""vLLM's own way for more fields: an object whose members it treats like those of HANDOVERS by the same names."""
+
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,17 @@ class DecodeHandoff:
 
 
 Handoff = PrefillHandoff | DecodeHandoff
+
+
+def drop_handovers(fields: dict[str, Raw]) -> None:
+    """A body's `fields` hold no hand-over any more, neither by name nor among vLLM's extra arguments."""
+    for name in HANDOVERS:
+        fields.pop(name, None)
+    extra = bytes(fields.get(EXTRA, b""))
+    if extra.startswith(b"{"):
+        members = _MEMBERS.decode(extra)
+        if not members.keys().isdisjoint(HANDOVERS):
+            fields[EXTRA] = Raw(msgspec.json.encode({name: members[name] for name in members if name not in HANDOVERS}))
 
 
 def prefill_params(transfer_id: TransferId) -> dict[str, object]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 from router.cli.local_fleet import free_port
 from router.contract import wire
@@ -28,7 +30,11 @@ PATH = "/v1/completions"
 SHIM_FLAGS = "--kv-wait-for-s 5 --lease-for-s 3 --seat-wait-for-s 6"
 STOCK_EXTRA = {"num_threads": 1, "kv_lease_duration": 3, "push_registration_timeout": 4}
 """As short as the shim's, where there is such a thing."""
+ACROSS = {"UCX_TLS": "tcp"}
+"""As between two hosts: a WRITE needs its target's process, which shared memory does not."""
 START_S = 900.0
+PATIENCE_S = 15.0
+"""Three times what the shim gives a KV cache that does not come."""
 TOTAL_BLOCKS = 63.0
 numbers = itertools.count(1)
 
@@ -83,9 +89,20 @@ class VllmPair:
 
     async def blocks_held(self, victim: VllmVictim) -> int:
         """Blocks of the cache that are in use."""
+        return round(await self.metric(victim, "vllm:kv_cache_usage_perc") * TOTAL_BLOCKS)
+
+    async def parked(self, victim: VllmVictim) -> None:
+        """It has a request that waits for its KV cache, and prefill has had time to hear of it."""
+        async with asyncio.timeout(60):
+            while not await self.metric(victim, "vllm:num_requests_waiting"):
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
+
+    async def metric(self, victim: VllmVictim, name: str) -> float:
+        """Of one series, or the first of several."""
         text = (await self.client.get(f"{victim.url}/metrics")).text
-        used = [line for line in text.splitlines() if line.startswith("vllm:kv_cache_usage_perc")]
-        return round(float(used[0].rpartition(" ")[2]) * TOTAL_BLOCKS)
+        lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
+        return float(lines[0].rpartition(" ")[2])
 
     async def released(self, victim: VllmVictim, within_s: float) -> bool:
         """All blocks have come back."""
@@ -136,6 +153,26 @@ class VllmPair:
         return await self.client.post(victim.url + PATH, json=body, headers=headers, timeout=for_s)
 
 
+@contextmanager
+def frozen(*processes: psutil.Process) -> Iterator[None]:
+    """These stand still, each of which may have children that run on."""
+    for one in processes:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in processes:
+            one.resume()
+
+
+@contextmanager
+def mute_peers(num_peers: int) -> Iterator[list[int]]:
+    """Ports on which calls are taken and nothing is ever said."""
+    with ExitStack() as stack:
+        doors = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(num_peers)]
+        yield [door.getsockname()[1] for door in doors]
+
+
 @asynccontextmanager
 async def open_pair(folder: Path, *, stock: bool) -> AsyncIterator[VllmPair]:
     """Started together; gone when the block ends."""
@@ -144,7 +181,7 @@ async def open_pair(folder: Path, *, stock: bool) -> AsyncIterator[VllmPair]:
         port = free_port(HOST)
         argv = _stock_argv(port, role) if stock else shim_argv(port, role, SHIM_FLAGS)
         victim = VllmVictim(role, role, f"http://{HOST}:{port}", argv, folder / f"{role}.log")
-        victim.side_port = free_port(HOST)
+        victim.side_port, victim.env = free_port(HOST), ACROSS
         victims.append(victim)
     async with httpx.AsyncClient(timeout=30.0, trust_env=False) as client:
         pair = VllmPair(victims[0], victims[1], stock, client)
@@ -165,3 +202,49 @@ def _stock_argv(port: int, role: str) -> tuple[str, ...]:
     at = argv.index("--kv-transfer-config") + 1
     argv[at] = json.dumps(json.loads(argv[at]) | {"kv_connector_extra_config": STOCK_EXTRA})
     return tuple(argv)
+
+
+async def hangs(pair: VllmPair, transfer_id: str, prompt: list[int]) -> bool:
+    try:
+        await pair.decode_leg(transfer_id, prompt, PATIENCE_S)
+    except httpx.ReadTimeout:
+        return True
+    return False
+
+
+async def to_mute(pair: VllmPair, port: int) -> httpx.Response:
+    peer = {"remote_engine_id": f"mute-{port}", "remote_port": port}
+    return await pair.decode_leg(pair.fresh_id(), pair.prompt(), 60.0, **peer)
+
+
+def family_of(victim: VllmVictim) -> list[psutil.Process]:
+    """It and all of its processes."""
+    first = psutil.Process(victim.pid)
+    return [first, *first.children(recursive=True)]
+
+
+def code_of(answer: httpx.Response) -> str:
+    return str(answer.json()["error"]["code"])
+
+
+async def ended(victim: VllmVictim) -> None:
+    async with asyncio.timeout(60):
+        while victim.runs:
+            await asyncio.sleep(0.2)
+
+
+def lives(one: psutil.Process) -> bool:
+    try:
+        return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def all_gone(family: list[psutil.Process], within_s: float = 30.0) -> bool:
+    """Zombies hold nothing; whether somebody collects them is not our business."""
+    ends_at = time.monotonic() + within_s
+    while any(map(lives, family)):
+        if time.monotonic() > ends_at:
+            return False
+        await asyncio.sleep(0.2)
+    return True

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.chaos_process import Victim
@@ -44,6 +44,8 @@ class VllmVictim(Victim):
     """
 
     side_port: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+    """Beside what all servers have."""
 
     def start(self) -> None:
         """It is starting; its output is appended to its log."""
@@ -68,7 +70,7 @@ class VllmVictim(Victim):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | own,
+                env=os.environ | own | self.env,
                 preexec_fn=_leave_session(os.getpid()),
             )
         self.starts.append(time.monotonic())

@@ -23,7 +23,7 @@ PATIENT = "--prefill-s 100 --first-token-s 100 --next-token-s 100 --total-s 300 
 """A machine of two cores may be busy with something else."""
 CLEAR_GAP = 0.05
 """Between the logarithms of the likeliest two tokens: no order of a float32 sum bridges that."""
-START_S = 400.0
+START_S = 900.0
 BLOCKS = 63.0
 """That are not vLLM's own null block."""
 
@@ -31,7 +31,6 @@ BLOCKS = 63.0
 class VllmSite:
     """Starts everything; all of it is gone when the block ends. See Site of `tests/support/scenario_sites.py`."""
 
-    engine = "vllm"
     patience_s = 300.0
     settles_s = LEASE_S + 20.0
 
@@ -46,6 +45,7 @@ class VllmSite:
         num_cases: int = 12,
     ) -> None:
         """With `shims`, each vLLM has ours in front and our connector inside."""
+        self.engine = "vllm-shim" if shims else "vllm"
         self.folder = folder
         self.mode = mode
         self.cases: list[Case] = []

@@ -1,6 +1,6 @@
-"""End-to-end scenarios that run on the reference engine and, with TANDEM_TEST_ENGINE=vllm, on real vLLM servers.
+"""End-to-end scenarios that run on the reference engine and, with TANDEM_TEST_ENGINE=vllm or vllm-shim, on real vLLM.
 
-`make test` runs them on the reference engine, `make test-vllm` on vLLM. What an engine cannot keep without our shim is
+`make test` runs them on the reference engine, `make test-vllm` on vLLM, stock and with our shim. What an engine cannot keep without our shim is
 said where it is allowed: `tests/real/vllm/` shows it.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.chaos_load import Case
-from tests.support.scenario_sites import ENGINE, Site, open_site
+from tests.support.scenario_sites import ENGINE, OpenSite
 from tests.support.scenario_stand import (
     CHAT,
     TEXT,
@@ -35,9 +34,9 @@ from tests.support.vllm_servers import VllmServer, Wire
 pytestmark = [
     pytest.mark.needs("nixl", "redis") if ENGINE == "reference" else pytest.mark.needs("vllm"),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300 if ENGINE == "reference" else 900),
+    pytest.mark.timeout(300 if ENGINE == "reference" else 1800),
 ]
-VLLM = ENGINE == "vllm"
+VLLM = ENGINE != "reference"
 MODES = ("push", "pull") if VLLM else ("push",)
 """The reference engine's pull mode has its own tests (`test_law.py`, `chaos/`)."""
 LONG = {"max_tokens": 60}
@@ -49,25 +48,15 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[[str], Awaitable[Site]]]:
-    """Opens the site of a mode: of vLLM each mode has its own servers, of the reference engine one serves both."""
-    async with AsyncExitStack() as stack:
-        sites: dict[str, Site] = {}
-
-        async def open_one(mode: str) -> Site:
-            key = mode if VLLM else "any"
-            if key not in sites:
-                await stack.aclose()
-                sites.clear()
-                sites[key] = await open_site(stack, tmp_path_factory.mktemp(mode), mode)
-            return sites[key]
-
-        yield open_one
+async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenSite]:
+    site = OpenSite(tmp_path_factory.mktemp)
+    yield site
+    await site.aclose()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=MODES)
-async def stand(opened: Callable[[str], Awaitable[Site]], request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
-    site = await opened(request.param)
+async def stand(opened: OpenSite, request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
+    site = await opened.of(ENGINE, request.param)
     async with httpx.AsyncClient(timeout=site.patience_s, trust_env=False) as client:
         yield Stand(site, request.param, client)
 

@@ -8,7 +8,7 @@ counted; any other one is a failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,14 @@ from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from router.cli.local_fleet import free_port
 from tests.support.law_cases import LawCase, law_cases
+from tests.support.scenario_stand import Stand
 from tests.support.vllm_processes import MODEL, VllmVictim, vllm_argv
-from tests.support.vllm_site import START_S, VllmSite
+from tests.support.vllm_site import START_S
 
 pytestmark = [
     pytest.mark.needs("vllm", "model"),
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(3000),
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(3600),
 ]
 NEAR_TIE = 1e-3
 NUM_CASES, AT_ONCE, ANSWER_TOKENS = 100, 8, 12
@@ -40,14 +41,14 @@ class Answer:
     gaps: list[float]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cases() -> list[LawCase]:
     tokenizer = Tokenizer.load(locate("smollm2-135m"))
     made = law_cases(lambda text: tokenizer.encode(text, add_special_tokens=False))
     return made[:: len(made) // NUM_CASES][:NUM_CASES]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def alone(tmp_path_factory: pytest.TempPathFactory, cases: list[LawCase]) -> Mapping[str, Answer]:
     """The answers of a server without a connector; it is gone afterwards, so that its memory is free."""
     folder = tmp_path_factory.mktemp("alone")
@@ -57,7 +58,7 @@ async def alone(tmp_path_factory: pytest.TempPathFactory, cases: list[LawCase]) 
     server = VllmVictim("alone", "both", f"http://127.0.0.1:{port}", vllm_argv(port, model=MODEL), log_path)
     server.start()
     try:
-        async with asyncio.timeout(START_S), httpx.AsyncClient() as client:
+        async with asyncio.timeout(START_S), httpx.AsyncClient(trust_env=False) as client:
             while not await _healthy(client, server.url):
                 assert server.runs, server.tail()
                 await asyncio.sleep(0.5)
@@ -73,30 +74,23 @@ async def _healthy(client: httpx.AsyncClient, url: str) -> bool:
         return False
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["push", "pull", "push-shim", "pull-shim"])
-async def site(
-    request: pytest.FixtureRequest, alone: Mapping[str, Answer], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[VllmSite]:
-    mode, _, shim = request.param.partition("-")
-    folder = tmp_path_factory.mktemp(request.param)
-    async with VllmSite(folder, mode, 1, MODEL, shims=bool(shim), num_cases=0) as made:
-        yield made
-
-
-async def ask_all(url: str, cases: list[LawCase]) -> dict[str, Answer]:
+async def ask_all(url: str, cases: list[LawCase], mode: str = "") -> dict[str, Answer]:
+    headers = {"x-tandem-mode": mode} if mode else {}
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(client: httpx.AsyncClient, case: LawCase) -> tuple[str, Answer]:
         async with gate:
-            return case.name, await ask(client, url, case)
+            return case.name, await ask(client, url, case, mode)
 
-    async with httpx.AsyncClient(timeout=600) as client:
+    async with httpx.AsyncClient(timeout=600, headers=headers, trust_env=False) as client:
         return dict(await asyncio.gather(*(one(client, case) for case in cases)))
 
 
-async def ask(client: httpx.AsyncClient, url: str, case: LawCase) -> Answer:
+async def ask(client: httpx.AsyncClient, url: str, case: LawCase, salt: str) -> Answer:
+    """`salt`: what was cached for others is not used."""
     wish: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": ANSWER_TOKENS, "return_token_ids": True}
     wish["return_tokens_as_token_ids"] = True  # two tokens of one text would be one key
+    wish |= {"cache_salt": salt} if salt else {}
     chat = case.endpoint.endswith("chat/completions")
     wish |= {"logprobs": True, "top_logprobs": 2} if chat else {"logprobs": 2}
     reply = await client.post(url + case.endpoint, json=case.body | wish)
@@ -119,14 +113,16 @@ def judge(got: list[int], wanted: Answer) -> str:
     return "equal" if len(got) == len(wanted.tokens) else f"{got} is longer than {wanted.tokens}"
 
 
-async def test_the_law(site: VllmSite, cases: list[LawCase], alone: Mapping[str, Answer], record_property: Any) -> None:
-    answers = await ask_all(site.routers[0].url, cases)
+async def test_the_law(stand: Stand, cases: list[LawCase], alone: Mapping[str, Answer], record_property: Any) -> None:
+    before = await stand.site.metrics(stand.decode)
+    answers = await ask_all(stand.site.routers[0].url, cases, stand.mode)
     verdicts = {case.name: judge(answers[case.name].tokens, alone[case.name]) for case in cases}
     near_ties = sum(verdict == "near_tie" for verdict in verdicts.values())
     record_property("near_ties", near_ties)
-    print(f"{site.mode}: {len(cases)} prompts, {near_ties} near-ties")
+    print(f"{stand.site.engine} {stand.mode}: {len(cases)} prompts, {near_ties} near-ties")
     assert {name: one for name, one in verdicts.items() if one not in ("equal", "near_tie")} == {}
     assert near_ties <= 3
-    metrics = await site.metrics(site.victims["decode-0"])
-    assert metrics["external_prefix_cache_hits_total"] > 0.8 * metrics["prompt_tokens_total"], "KV cache has moved"
-    assert await site.wait_quiet(site.settles_s) == {}
+    after = await stand.site.metrics(stand.decode)
+    moved, asked = (after[name] - before[name] for name in ("external_prefix_cache_hits_total", "prompt_tokens_total"))
+    assert moved > 0.8 * asked, "KV cache has moved"
+    await stand.quiet()

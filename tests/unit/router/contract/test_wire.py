@@ -1,3 +1,6 @@
+import json
+
+import msgspec
 import pytest
 
 from router.contract.errors import BadRequest
@@ -9,6 +12,7 @@ from router.contract.wire import (
     DecodeHandoff,
     PrefillHandoff,
     answer_params,
+    drop_handovers,
     prefill_params,
     push_params,
     read_handoff,
@@ -103,3 +107,19 @@ def test_params_that_are_no_object_are_a_bad_request(params: object) -> None:
 def test_without_any_id_there_is_no_handoff_to_meet_under() -> None:
     with pytest.raises(BadRequest):
         read_handoff({"do_remote_decode": True}, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ({"a": 1, "kv_transfer_params": {"x": 1}, "ec_transfer_params": None}, {"a": 1}),
+        ({"vllm_xargs": {"kv_transfer_params": 1, "ec_transfer_params": [], "b": 2}}, {"vllm_xargs": {"b": 2}}),
+        ({"vllm_xargs": [1], "n": 2}, {"vllm_xargs": [1], "n": 2}),
+        ({"vllm_xargs": {"b": "kv_transfer_params"}}, {"vllm_xargs": {"b": "kv_transfer_params"}}),
+    ],
+    ids=str,
+)
+def test_a_body_without_hand_overs_has_everything_else(body: dict[str, object], kept: dict[str, object]) -> None:
+    fields = msgspec.json.decode(json.dumps(body), type=dict[str, msgspec.Raw])
+    drop_handovers(fields)
+    assert json.loads(msgspec.json.encode(fields)) == kept
