@@ -58,10 +58,10 @@ suites: install
 	-@$(BIN)/python -m tests.support.chart_tools
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests --durations=15 $(addprefix --ignore=,$(NOT_RUN))
 
-test-vllm: install  ## the scenarios and the law on real, unmodified vLLM servers on CPU: 4 GB to install, half an hour
+test-vllm: install  ## scenarios, law, holes and odd bodies on real vLLM servers on CPU, stock and with our shim: 4 GB, an hour
 	$(BIN)/python -m tests.support.vllm_install $(VLLM)
-	REQUIRE=vllm TANDEM_TEST_VLLM=$(VLLM) TANDEM_TEST_ENGINE=vllm $(BIN)/python -m pytest -v -p no:xdist \
-		tests/real/vllm tests/real/e2e/test_scenarios.py --durations=15 $(ARGS)
+	REQUIRE=vllm TANDEM_TEST_VLLM=$(VLLM) TANDEM_TEST_ENGINE=vllm,vllm-shim $(BIN)/python -m pytest -v -p no:xdist \
+		tests/real/e2e/test_scenarios.py tests/real/vllm --durations=15 $(ARGS)
 
 ui-test: install  ## the page at /ui in headless Chromium; pictures of it into the folder TANDEM_TEST_PHOTOS
 	REQUIRE=browser $(BIN)/python -m pytest tests/real/router/test_page.py

@@ -6,15 +6,10 @@ so that connections can be cut without a closed socket; KV cache moves directly.
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-
-import httpx
 
 from router.cli.local_fleet import free_port
 from router.store.codec import decode_instance
@@ -24,9 +19,9 @@ from tests.support.chaos_process import StoreVictim, Victim
 from tests.support.chaos_proxy import SilentProxy
 from tests.support.sentinels import WatchedPair, watched_pair
 from tests.support.tiny_models import write_tiny_llama
+from tests.support.victim_site import VictimSite
 
 HOST, PROXIED = "127.0.0.1", "127.0.0.2"
-START_S = 300.0
 LEASE_S = 2.0
 """Without a heartbeat for so long an engine is out of the fleet."""
 ENGINE_FLAGS = (
@@ -47,7 +42,7 @@ ROUTER_FLAGS = (
 HELD = ("held_blocks", "quarantined_blocks", "live_transfers", "open_tickets", "running_seqs")
 
 
-class ChaosSite:
+class ChaosSite(VictimSite):
     """Starts everything; all of it is gone when the block ends."""
 
     def __init__(
@@ -62,12 +57,11 @@ class ChaosSite:
     ) -> None:
         """`engines`: flags by name, which begins with a role; `more_flags` go to all engines; `watched`: the store is a
         primary and a replica behind a sentinel, reached without a proxy."""
+        super().__init__(folder)
         self._router_flags = router_flags
-        self.folder = folder
         self._engines = ROLE_FLAGS if engines is None else engines
         self._num_routers = num_routers
         self._more_flags = more_flags
-        self.victims: dict[str, Victim] = {}
         self.restarts = 0
         """Starts that found no store and were made again."""
         self._watched = watched
@@ -76,56 +70,31 @@ class ChaosSite:
         self._store = EmbeddedStore()
         self.store = StoreVictim(self._store)
 
-    async def __aenter__(self) -> ChaosSite:
+    async def _set_up(self) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         checkpoint = self.folder / MODEL
         checkpoint.mkdir(exist_ok=True)
         write_tiny_llama(checkpoint)
-        self._client = httpx.AsyncClient(timeout=2.0, trust_env=False)
         if self._watched:
             self.pair = await self._stack.enter_async_context(watched_pair())
         self._store.start()
         self.store_proxy = SilentProxy(HOST, free_port(HOST), self._store.url)
         await self.store_proxy.listen()
-        try:
-            for name, flags in self._engines.items():
-                self._add_engine(name, flags, checkpoint)
-            for number in range(self._num_routers):
-                self._add_router(f"router-{number}")
-            for victim in self.victims.values():
-                victim.start()
-            await asyncio.gather(*(self.wait_well(victim) for victim in self.victims.values()))
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
+        self._stack.push_async_callback(self.store_proxy.aclose)
+        for name, flags in self._engines.items():
+            self._add_engine(name, flags, checkpoint)
+        for number in range(self._num_routers):
+            self._add_router(f"router-{number}")
 
     async def _stop(self) -> None:
-        for victim in reversed(self.victims.values()):
-            victim.stop()
-            if victim.proxy is not None:
-                await victim.proxy.aclose()
-        await self.store_proxy.aclose()
+        await super()._stop()
         self.store.thaw()
         self._store.stop()
         await self._stack.aclose()
-        await self._client.aclose()
-
-    def of_role(self, role: str) -> list[Victim]:
-        return [victim for victim in self.victims.values() if victim.role == role]
 
     @property
     def engines(self) -> list[Victim]:
         return [victim for victim in self.victims.values() if victim.role != "router"]
-
-    @property
-    def routers(self) -> list[Victim]:
-        return self.of_role("router")
 
     def _add_engine(self, name: str, own_flags: str, checkpoint: Path) -> None:
         port = free_port(HOST)
@@ -152,27 +121,15 @@ class ChaosSite:
             return self.pair.url
         return f"redis://{HOST}:{self.store_proxy.port}"
 
-    async def wait_well(self, victim: Victim, within_s: float = START_S) -> float:
-        """It serves and, as an engine, both routers know this start of it; returns the seconds that it took."""
-        began_at = time.monotonic()
-        while not await self._well(victim):
-            if not victim.runs:
-                self._restart(victim)
-            if time.monotonic() > began_at + within_s:
-                raise AssertionError(f"{victim.name} is not well after {within_s} s:\n{victim.tail()}")
-            await asyncio.sleep(0.1)
-        victim.is_well = True
-        return time.monotonic() - began_at
-
-    def _restart(self, victim: Victim) -> None:
+    def _on_early_end(self, victim: Victim) -> None:
         """As a supervisor would: one that found no store when it started is started again; any other end is a crash."""
         if "The store does not answer" not in victim.tail(1):
-            raise AssertionError(f"{victim.name} has ended by itself:\n{victim.tail()}")
+            super()._on_early_end(victim)
         self.restarts += 1
         victim.start()
 
     async def _well(self, victim: Victim) -> bool:
-        if not victim.runs or await self._status(victim.url, "/readyz") != 200:
+        if not victim.runs or await self._get(victim, "/readyz") is None:
             return False
         if victim.proxy is None:
             return True
@@ -181,43 +138,14 @@ class ChaosSite:
         return all([await self._lists(router, victim.name, epoch) for router in self.routers if router.is_well])
 
     async def _epoch_of(self, victim: Victim) -> int:
-        try:
-            said = decode_instance((await self._client.get(f"{victim.url}/kv/instance")).content)
-        except httpx.TransportError:
-            return -1
+        answer = await self._get(victim, "/kv/instance")
+        said = decode_instance(answer.content) if answer is not None else None
         return -1 if said is None else said.epoch
 
     async def _lists(self, router: Victim, name: str, epoch: int) -> bool:
-        said = await self._json(router.url, "/admin/fleet")
-        instances = said.get("instances", [])
-        assert isinstance(instances, list)
+        answer = await self._get(router, "/admin/fleet")
+        instances = answer.json()["instances"] if answer is not None else []
         return any(one["instance_id"] == name and one["epoch"] == epoch for one in instances)
-
-    async def _status(self, url: str, path: str) -> int:
-        try:
-            return (await self._client.get(url + path)).status_code
-        except httpx.TransportError:
-            return 0
-
-    async def _json(self, url: str, path: str) -> Mapping[str, object]:
-        try:
-            answer = await self._client.get(url + path)
-        except httpx.TransportError:
-            return {}
-        return answer.json() if answer.status_code == 200 else {}
-
-    async def metrics(self, victim: Victim) -> dict[str, float]:
-        """Its metrics summed over their labels, without their prefix; empty when it does not answer."""
-        try:
-            text = (await self._client.get(f"{victim.url}/metrics")).text
-        except httpx.TransportError:
-            return {}
-        sums: dict[str, float] = {}
-        for line in text.splitlines():
-            if not line.startswith("#"):
-                name = line.partition("{")[0].partition(" ")[0].removeprefix("tandem_").removeprefix("shim_")
-                sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
-        return sums
 
     async def held(self) -> dict[str, float]:
         """What is not zero of all that must be zero when nobody asks for anything."""
@@ -227,10 +155,3 @@ class ChaosSite:
             metrics = await self.metrics(victim)
             facts |= {f"{victim.name} {what}": metrics.get(what, -1.0) for what in wanted}
         return {what: value for what, value in facts.items() if value}
-
-    async def wait_quiet(self, within_s: float = 30.0) -> tuple[dict[str, float], float]:
-        """What is still held after `within_s`, at best nothing, and the seconds until nothing was."""
-        began_at = time.monotonic()
-        while (facts := await self.held()) and time.monotonic() < began_at + within_s:
-            await asyncio.sleep(0.2)
-        return facts, time.monotonic() - began_at

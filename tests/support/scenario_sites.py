@@ -16,8 +16,8 @@ from tests.support.up import TINY_TEMPLATE
 from tests.support.vllm_processes import SMALL
 from tests.support.vllm_site import VllmSite
 
-ENGINE = os.environ.get("TANDEM_TEST_ENGINE", "reference")
-"""reference; vllm: real vLLM servers, without a line of ours inside; or vllm-shim: with our shim in front."""
+CHOSEN = tuple(os.environ.get("TANDEM_TEST_ENGINE", "reference").split(","))
+"""Of reference; vllm: real vLLM servers, without a line of ours inside; and vllm-shim: with our shim in front."""
 ENGINES = {"prefill-0": "--role prefill", "decode-0": "--role decode --block-tokens 8"}
 NO_LEASE = "--lease-for-s 300 --seat-wait-for-s 300 --kv-wait-for-s 300 --request-for-s 300 --fleet-lease-for-s 60"
 
@@ -41,8 +41,8 @@ class Site(Protocol):
     async def wait_well(self, victim: Victim, within_s: float = ...) -> float:
         """It serves, and routers know this start of it."""
 
-    async def wait_quiet(self, within_s: float) -> dict[str, float]:
-        """What is still held after so long, at best nothing."""
+    async def wait_quiet(self, within_s: float = ...) -> tuple[dict[str, float], float]:
+        """What is still held after so long, at best nothing, and the seconds until nothing was."""
 
     async def requests_of(self, victim: Victim) -> float:
         """Requests that this engine has, in any state; -1 while it does not answer."""
@@ -69,7 +69,8 @@ class ReferenceSite:
         self._chaos = ChaosSite(folder, ENGINES, 2, NO_LEASE, router_flags=flags)
         self.cases = cases(12)
         self.victims = self._chaos.victims
-        self.wait_well, self.metrics = self._chaos.wait_well, self._chaos.metrics
+        self.wait_well, self.wait_quiet = self._chaos.wait_well, self._chaos.wait_quiet
+        self.metrics = self._chaos.metrics
 
     @property
     def routers(self) -> list[Victim]:
@@ -79,9 +80,6 @@ class ReferenceSite:
         """It runs until `stack` is closed."""
         await stack.enter_async_context(self._chaos)
         return self
-
-    async def wait_quiet(self, within_s: float) -> dict[str, float]:
-        return (await self._chaos.wait_quiet(within_s))[0]
 
     async def requests_of(self, victim: Victim) -> float:
         metrics = await self.metrics(victim)

@@ -12,7 +12,7 @@ import httpx
 
 from tests.support.chaos_load import Case, Reading
 from tests.support.chaos_process import Victim
-from tests.support.scenario_sites import Site
+from tests.support.scenario_sites import OpenSite, Site
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -62,16 +62,20 @@ class Stand:
 
     async def quiet(self) -> None:
         """Nothing is held anywhere."""
-        assert await self.site.wait_quiet(self.site.settles_s) == {}
+        assert await self._held() == {}
 
     async def settle(self) -> None:
         """The same after prefill or a router has died in a push, which costs a stock decode its blocks."""
-        held = await self.site.wait_quiet(self.site.settles_s)
+        held = await self._held()
         if self.site.engine == "vllm" and self.mode == "push":
             assert set(held) <= {"decode-0 blocks"}
             await self.restart(self.decode)
-            held = await self.site.wait_quiet(self.site.settles_s)
+            held = await self._held()
         assert held == {}
+
+    async def _held(self) -> dict[str, float]:
+        """What is still held when everything that is ever released has been."""
+        return (await self.site.wait_quiet(self.site.settles_s))[0]
 
     async def restart(self, victim: Victim) -> None:
         """It serves again, at the same address."""
@@ -80,6 +84,15 @@ class Stand:
             victim.kill()
         victim.start()
         await self.site.wait_well(victim)
+
+
+@asynccontextmanager
+async def open_stand(opened: OpenSite, kind: str) -> AsyncIterator[Stand]:
+    """A Stand of this kind, which is an engine and a mode: `vllm-shim-push`."""
+    engine, _, mode = kind.rpartition("-")
+    site = await opened.of(engine, mode)
+    async with httpx.AsyncClient(timeout=site.patience_s, trust_env=False) as client:
+        yield Stand(site, mode, client)
 
 
 def tokens_of(answer: httpx.Response) -> list[list[int]]:

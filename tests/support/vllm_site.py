@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-
-import httpx
+from typing import Self
 
 from router.cli.local_fleet import free_port
 from tests.support.chaos_load import Case
 from tests.support.chaos_process import Victim
 from tests.support.tiny_models import prompt_of
+from tests.support.victim_site import VictimSite
 from tests.support.vllm_processes import LEASE_S, SMALL, VllmVictim, vllm_argv
 from tests.support.vllm_shims import shim_argv
 
@@ -28,9 +26,11 @@ BLOCKS = 63.0
 """That are not vLLM's own null block."""
 
 
-class VllmSite:
+class VllmSite(VictimSite):
     """Starts everything; all of it is gone when the block ends. See Site of `tests/support/scenario_sites.py`."""
 
+    start_s, answer_s, look_every_s = START_S, 30.0, 0.3
+    metric_prefixes = ("vllm:", "tandem_")
     patience_s = 300.0
     settles_s = LEASE_S + 20.0
 
@@ -45,18 +45,25 @@ class VllmSite:
         num_cases: int = 12,
     ) -> None:
         """With `shims`, each vLLM has ours in front and our connector inside."""
+        super().__init__(folder)
         self.engine = "vllm-shim" if shims else "vllm"
-        self.folder = folder
         self.mode = mode
         self.cases: list[Case] = []
-        self.victims: dict[str, Victim] = {}
         self._num_routers = num_routers
         self._model = model
         self._shims = shims
         self._num_cases = num_cases
 
-    async def __aenter__(self) -> VllmSite:
-        self._client = httpx.AsyncClient(timeout=30.0, trust_env=False)
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            self.cases = await self._make_cases(self._num_cases)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def _set_up(self) -> None:
         engines = []
         for role in ("prefill", "decode"):
             port, side_port = free_port(HOST), free_port(HOST)
@@ -70,26 +77,6 @@ class VllmSite:
             argv = (sys.executable, "-m", "router", "--port", str(port), *flags.split())
             argv += ("--prefill", engines[0].url, "--decode", engines[1].url)
             self._add(Victim, f"router-{number}", port, argv)
-        try:
-            for victim in self.victims.values():
-                victim.start()
-            for victim in self.victims.values():
-                await self.wait_well(victim, START_S)
-            self.cases = await self._make_cases(self._num_cases)
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stop()
-
-    async def _stop(self) -> None:
-        for victim in reversed(self.victims.values()):
-            victim.stop()
-        await self._client.aclose()
 
     def _add(self, made: type[Victim], name: str, port: int, argv: tuple[str, ...], **more: int) -> Victim:
         log_path = self.folder / f"{name}.log"
@@ -97,10 +84,6 @@ class VllmSite:
         victim = made(name, name.partition("-")[0], f"http://{HOST}:{port}", argv, log_path, **more)  # type: ignore[arg-type]
         self.victims[name] = victim
         return victim
-
-    @property
-    def routers(self) -> list[Victim]:
-        return [victim for victim in self.victims.values() if victim.role == "router"]
 
     async def _make_cases(self, num_cases: int) -> list[Case]:
         """Prompts of 1 to 300 tokens, with the answers of decode's engine alone, where these are clear."""
@@ -123,16 +106,6 @@ class VllmSite:
                 made.append(Case(prompt, tuple(choice["token_ids"])))
         return made
 
-    async def wait_well(self, victim: Victim, within_s: float = START_S) -> float:
-        """It serves and, as an engine, every router lists this start of it; returns the seconds that it took."""
-        began_at = time.monotonic()
-        while not await self._well(victim):
-            if not victim.runs or time.monotonic() > began_at + within_s:
-                raise AssertionError(f"{victim.name} is not well after {within_s} s:\n{victim.tail()}")
-            await asyncio.sleep(0.3)
-        victim.is_well = True
-        return time.monotonic() - began_at
-
     async def _well(self, victim: Victim) -> bool:
         path = "/readyz" if victim.role == "router" else "/health"
         if (await self._get(victim, path)) is None:
@@ -150,23 +123,6 @@ class VllmSite:
             # A shim's epoch is when it has claimed it, which is after its process has begun.
             return bool(known) and known[0]["epoch"] / 1000 > time.time() - (time.monotonic() - victim.starts[-1]) - 1.0
         return bool(known) and abs(known[0]["epoch"] / 1000 - started_s) < 1.0
-
-    async def _get(self, victim: Victim, path: str) -> httpx.Response | None:
-        try:
-            answer = await self._client.get(victim.url + path)
-        except httpx.TransportError:
-            return None
-        return answer if answer.status_code == httpx.codes.OK else None
-
-    async def metrics(self, victim: Victim) -> dict[str, float]:
-        """Its metrics, summed over their labels, without their prefix; empty when it does not answer."""
-        said = await self._get(victim, "/metrics")
-        sums: dict[str, float] = {}
-        for line in said.text.splitlines() if said is not None else ():
-            if not line.startswith("#"):
-                name = line.partition("{")[0].partition(" ")[0].removeprefix("vllm:").removeprefix("tandem_")
-                sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
-        return sums
 
     async def requests_of(self, victim: Victim) -> float:
         """Requests that this engine has, in any state; -1 while it does not answer."""
@@ -191,10 +147,3 @@ class VllmSite:
                 }
             facts = {**facts, **{f"{victim.name} {what}": value for what, value in found.items()}}
         return {what: value for what, value in facts.items() if value}
-
-    async def wait_quiet(self, within_s: float) -> dict[str, float]:
-        """What is still held after so long, at best nothing."""
-        ends_at = time.monotonic() + within_s
-        while (facts := await self.held()) and time.monotonic() < ends_at:
-            await asyncio.sleep(0.5)
-        return facts

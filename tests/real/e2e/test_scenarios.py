@@ -1,7 +1,7 @@
 """End-to-end scenarios that run on the reference engine and, with TANDEM_TEST_ENGINE=vllm or vllm-shim, on real vLLM.
 
-`make test` runs them on the reference engine, `make test-vllm` on vLLM, stock and with our shim. What an engine cannot keep without our shim is
-said where it is allowed: `tests/real/vllm/` shows it.
+`make test` runs them on the reference engine, `make test-vllm` on vLLM, stock and with our shim. What an engine cannot
+keep without our shim is said where it is allowed: `tests/real/vllm/` shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.chaos_load import Case
-from tests.support.scenario_sites import ENGINE, OpenSite
+from tests.support.scenario_sites import CHOSEN, OpenSite
 from tests.support.scenario_stand import (
     CHAT,
     TEXT,
@@ -25,6 +25,7 @@ from tests.support.scenario_stand import (
     has_requests,
     leave_while_frozen,
     lists,
+    open_stand,
     read_stream,
     tokens_of,
     until,
@@ -32,12 +33,11 @@ from tests.support.scenario_stand import (
 from tests.support.vllm_servers import VllmServer, Wire
 
 pytestmark = [
-    pytest.mark.needs("nixl", "redis") if ENGINE == "reference" else pytest.mark.needs("vllm"),
+    pytest.mark.needs("nixl", "redis") if "reference" in CHOSEN else pytest.mark.needs("vllm"),
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300 if ENGINE == "reference" else 1800),
+    pytest.mark.timeout(300 if CHOSEN == ("reference",) else 1800),
 ]
-VLLM = ENGINE != "reference"
-MODES = ("push", "pull") if VLLM else ("push",)
+KINDS = [f"{engine}-{mode}" for engine in CHOSEN for mode in (("push",) if engine == "reference" else ("push", "pull"))]
 """The reference engine's pull mode has its own tests (`test_law.py`, `chaos/`)."""
 LONG = {"max_tokens": 60}
 TOOL = {
@@ -54,11 +54,10 @@ async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
     await site.aclose()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=MODES)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
 async def stand(opened: OpenSite, request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
-    site = await opened.of(ENGINE, request.param)
-    async with httpx.AsyncClient(timeout=site.patience_s, trust_env=False) as client:
-        yield Stand(site, request.param, client)
+    async with open_stand(opened, request.param) as stand:
+        yield stand
 
 
 async def test_the_law(stand: Stand) -> None:
@@ -119,7 +118,7 @@ async def test_tools(stand: Stand) -> None:
     assert tokens_of(answer) == tokens_of(alone)
     forced = body | {"tool_choice": {"type": "function", "function": {"name": "f"}}, "max_tokens": 20}
     answer = await stand.post(CHAT, forced)
-    if not VLLM:
+    if stand.site.engine == "reference":
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_choice")
         return
     assert tokens_of(answer) == tokens_of(await stand.post(CHAT, forced, mode="local"))
@@ -129,7 +128,7 @@ async def test_a_json_schema(stand: Stand) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "A number?"}], "max_tokens": 60, "temperature": 0}
     body |= {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}}
     answer = await stand.post(CHAT, body)
-    if not VLLM:
+    if stand.site.engine == "reference":
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
         return
     choice = answer.json()["choices"][0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.scenario_sites import OpenSite
-from tests.support.scenario_stand import Stand
+from tests.support.scenario_stand import Stand, open_stand
 from tests.support.vllm_processes import MODEL
 
 KINDS = ("vllm-push", "vllm-pull", "vllm-shim-push", "vllm-shim-pull")
@@ -24,7 +23,5 @@ async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=KINDS)
 async def stand(opened: OpenSite, request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
-    engine, _, mode = request.param.rpartition("-")
-    site = await opened.of(engine, mode)
-    async with httpx.AsyncClient(timeout=site.patience_s, trust_env=False) as client:
-        yield Stand(site, mode, client)
+    async with open_stand(opened, request.param) as stand:
+        yield stand

@@ -5,6 +5,8 @@ that fails on a newer release because a hole is gone is good news, and says whic
 """
 
 import asyncio
+import json
+import subprocess
 from collections.abc import AsyncIterator
 
 import httpx
@@ -12,6 +14,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.vllm_pair import VllmPair, ended, family_of, frozen, hangs, mute_peers, open_pair, to_mute
+from tests.support.vllm_processes import ROOT
+from tests.support.vllm_shims import PYTHON
 
 pytestmark = [
     pytest.mark.needs("vllm"),
@@ -72,15 +76,27 @@ async def test_two_attempts_under_one_request_id_meet(pair: VllmPair) -> None:
 
 
 async def test_a_lease_that_ends_during_a_write_gives_its_blocks_away(pair: VllmPair) -> None:
-    """They are free while the WRITE still reads them; its end, which decode takes for KV, shows that."""
+    """Others use them while the WRITE still reads them; its end, which decode takes for KV, shows that it did."""
     transfer_id, prompt = pair.fresh_id(), pair.prompt()
     decoding = asyncio.create_task(pair.decode_leg(transfer_id, prompt, 120.0))
     await pair.parked(pair.decode)
     with frozen(*family_of(pair.decode)):
         assert (await pair.prefill_leg(transfer_id, prompt)).status_code == 200
         assert await pair.released(pair.prefill, 20.0)
-        assert "Releasing expired KV blocks" in pair.prefill.tail(20)
+        assert f"Releasing expired KV blocks for request cmpl-{transfer_id}" in pair.prefill.tail(20)
+        assert (await pair.plain(pair.prefill, pair.prompt())).status_code == 200
+    while not decoding.done():  # an idle prefill does not look whether its WRITEs have ended
+        assert (await pair.plain(pair.prefill, pair.prompt(5))).status_code == 200
+        await asyncio.wait({decoding}, timeout=1.0)
     assert (await decoding).status_code == 200
+
+
+async def test_rubbish_at_the_side_channel_ends_its_listener(pair: VllmPair) -> None:
+    """From then on prefill cannot be met by anybody."""
+    program = ROOT / "tests" / "support" / "vllm_side_channel.py"
+    asked = await asyncio.create_subprocess_exec(PYTHON, program, str(pair.prefill.side_port), stdout=subprocess.PIPE)
+    told, _ = await asked.communicate()
+    assert json.loads(told.partition(b"ANSWERS ")[2]) == [True, False, False]
 
 
 async def test_a_decode_whose_prefill_dies_hangs(pair: VllmPair) -> None:
