@@ -39,7 +39,7 @@ tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
 loaded = AutoModelForCausalLM.from_pretrained(
     file.parent, gguf_file=file.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
 )
-del loaded.config.quantization_config
+loaded.config.__dict__.pop("quantization_config", None)  # some releases keep it, and vLLM would read it
 loaded.save_pretrained(model)
 tokenizer.save_pretrained(model)
 shutil.copytree(model, small, dirs_exist_ok=True)

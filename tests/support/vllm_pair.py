@@ -27,14 +27,14 @@ from tests.support.vllm_shims import shim_argv
 
 HOST = "127.0.0.1"
 PATH = "/v1/completions"
-SHIM_FLAGS = "--kv-wait-for-s 5 --lease-for-s 3 --seat-wait-for-s 6"
-STOCK_EXTRA = {"num_threads": 1, "kv_lease_duration": 3, "push_registration_timeout": 4}
+SHIM_FLAGS = "--kv-wait-for-s 12 --lease-for-s 6 --seat-wait-for-s 14 --drain-for-s 200"
+STOCK_EXTRA = {"num_threads": 1, "kv_lease_duration": 6, "push_registration_timeout": 10}
 """As short as the shim's, where there is such a thing."""
 ACROSS = {"UCX_TLS": "tcp"}
 """As between two hosts: a WRITE needs its target's process, which shared memory does not."""
 START_S = 900.0
-PATIENCE_S = 15.0
-"""Three times what the shim gives a KV cache that does not come."""
+PATIENCE_S = 30.0
+"""More than twice what the shim gives a KV cache that does not come."""
 TOTAL_BLOCKS = 63.0
 numbers = itertools.count(1)
 
@@ -100,9 +100,13 @@ class VllmPair:
 
     async def metric(self, victim: VllmVictim, name: str) -> float:
         """Of one series, or the first of several."""
-        text = (await self.client.get(f"{victim.url}/metrics")).text
-        lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
-        return float(lines[0].rpartition(" ")[2])
+        async with asyncio.timeout(60):
+            while True:  # a shim whose vLLM is slow to answer tells its own only
+                text = (await self.client.get(f"{victim.url}/metrics")).text
+                lines = [line for line in text.splitlines() if line.partition("{")[0].partition(" ")[0] == name]
+                if lines:
+                    return float(lines[0].rpartition(" ")[2])
+                await asyncio.sleep(0.2)
 
     async def released(self, victim: VllmVictim, within_s: float) -> bool:
         """All blocks have come back."""
@@ -165,14 +169,6 @@ def frozen(*processes: psutil.Process) -> Iterator[None]:
             one.resume()
 
 
-@contextmanager
-def mute_peers(num_peers: int) -> Iterator[list[int]]:
-    """Ports on which calls are taken and nothing is ever said."""
-    with ExitStack() as stack:
-        doors = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(num_peers)]
-        yield [door.getsockname()[1] for door in doors]
-
-
 @asynccontextmanager
 async def open_pair(folder: Path, *, stock: bool) -> AsyncIterator[VllmPair]:
     """Started together; gone when the block ends."""
@@ -212,9 +208,27 @@ async def hangs(pair: VllmPair, transfer_id: str, prompt: list[int]) -> bool:
     return False
 
 
-async def to_mute(pair: VllmPair, port: int) -> httpx.Response:
-    peer = {"remote_engine_id": f"mute-{port}", "remote_port": port}
-    return await pair.decode_leg(pair.fresh_id(), pair.prompt(), 60.0, **peer)
+@asynccontextmanager
+async def calls_of_mute_peers(pair: VllmPair, num_peers: int = 3) -> AsyncIterator[list[int]]:
+    """All the time decode has legs whose prefills take calls and never say anything; the statuses that came of them."""
+    statuses: list[int] = []
+
+    async def call_again_and_again(port: int) -> None:
+        while True:
+            peer = {"remote_engine_id": f"mute-{port}", "remote_port": port}
+            answer = await pair.decode_leg(pair.fresh_id(), pair.prompt(), 120.0, **peer)
+            statuses.append(answer.status_code)
+
+    with ExitStack() as stack:
+        doors = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(num_peers)]
+        calling = [asyncio.create_task(call_again_and_again(door.getsockname()[1])) for door in doors]
+        await asyncio.sleep(0.5)
+        try:
+            yield statuses
+        finally:
+            for one in calling:
+                one.cancel()
+            await asyncio.wait(calling)
 
 
 def family_of(victim: VllmVictim) -> list[psutil.Process]:
@@ -228,7 +242,7 @@ def code_of(answer: httpx.Response) -> str:
 
 
 async def ended(victim: VllmVictim) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while victim.runs:
             await asyncio.sleep(0.2)
 

@@ -12,13 +12,12 @@ import pytest_asyncio
 from tests.support.vllm_pair import (
     VllmPair,
     all_gone,
+    calls_of_mute_peers,
     code_of,
     ended,
     family_of,
     frozen,
-    mute_peers,
     open_pair,
-    to_mute,
 )
 
 pytestmark = [
@@ -40,15 +39,8 @@ async def quiet(pair: VllmPair) -> None:
 
 
 async def test_mute_peers_hold_up_nobody(pair: VllmPair) -> None:
-    with mute_peers(3) as ports:
-        mute = [asyncio.create_task(to_mute(pair, port)) for port in ports]
-        await asyncio.sleep(0.5)
+    async with calls_of_mute_peers(pair):
         await pair.serves()
-        assert not all(one.done() for one in mute)
-        assert {code_of(answer) for answer in await asyncio.gather(*mute)} <= {
-            "handshake_failed",
-            "kv_wait_timeout",
-        }
     await quiet(pair)
 
 
@@ -63,7 +55,7 @@ async def test_the_blocks_of_a_running_write_outlast_the_lease(pair: VllmPair) -
     await pair.parked(pair.decode)
     with frozen(*family_of(pair.decode)):
         assert (await pair.prefill_leg(transfer_id, prompt)).status_code == 200
-        assert not await pair.released(pair.prefill, 8.0)
+        assert not await pair.released(pair.prefill, 10.0)
         assert await pair.metric(pair.prefill, "tandem_shim_live_transfers") == 1
     answer = await decoding
     assert answer.status_code == 200 or code_of(answer) in ("kv_wait_timeout", "transfer_failed")
