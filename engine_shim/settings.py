@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,10 @@ class ShimSettings:
         ):
             if getattr(self, name) < 1:
                 raise BadSettings(f"--{_flag(name)} must be at least 1, not {getattr(self, name)}.")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, float) and not 0 <= value < inf:  # neither is true of a NaN
+                raise BadSettings(f"--{_flag(one.name)} must be a number of seconds, not {value}.")
         for name in _TIMES:
             if getattr(self, name) <= 0:
                 raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
@@ -137,6 +142,7 @@ _TIMES = (
     "kv_wait_for_s",
     "registration_for_s",
     "request_for_s",
+    "fleet_lease_for_s",
     "heartbeat_every_s",
     "keep_alive_s",
     "expert_wait_for_s",

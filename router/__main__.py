@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn, get_origin, get_type_hints
 
-from router.contract.errors import DeploymentError, MissingDependency
+from router.contract.errors import DeploymentError, Impossible, MissingDependency
 from router.settings import SECRETS, Settings, help_texts, share
 from router.sources import ENV_PREFIX, load
 
@@ -23,7 +23,10 @@ LOG = logging.getLogger("tandem.router")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; returns the exit status: 0, or 2 with one sentence when the set-up must change."""
+    """Serve until told to stop; returns the exit status.
+
+    0, or with one sentence 2 when the set-up must change, and 1 when the router itself has failed.
+    """
     arguments = vars(_parser().parse_args(argv))
     config, checks, schema = (arguments.pop(name) for name in ("config", "check_config", "print_schema"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -69,6 +72,9 @@ def _status(run: Callable[[], int | None]) -> int:
     except DeploymentError as error:
         print(f"tandem router: {error.message}", file=sys.stderr)  # noqa: T201 - this is a command
         return 2
+    except Impossible as error:
+        print(f"tandem router: {error.message}", file=sys.stderr)  # noqa: T201
+        return 1
 
 
 def _serve(settings: Settings, read: Callable[[], Settings], config: str | None) -> int:

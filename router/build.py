@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,8 +26,10 @@ from router.api.protocol import DoorProtocol
 from router.api.security import Security, build_security
 from router.api.server import Server
 from router.api.watching import Shown
+from router.background import Background
 from router.build_gauges import gauges
 from router.build_router import build_router
+from router.build_running import running
 from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
 from router.core.pulse import PulseRules
@@ -38,6 +40,7 @@ from router.driver.orders import OrderPlace
 from router.driver.prober import Prober
 from router.driver.reaper import Reaper
 from router.driver.router import Router
+from router.driver.screen import Screen
 from router.driver.sharing import Sharing
 from router.driver.watch import FleetSource, FleetWatch
 from router.governor import Again, Governor
@@ -52,13 +55,11 @@ from router.store.fleet import FleetStore
 from router.store.ledger import Ledger
 from router.store.orders import OrderStore
 from router.store.recovery import Recovery
-from router.watched import keep_fresh
-from router.workers.figures import SAVE_EVERY_S, Figures, Place
+from router.workers.figures import Figures, Place
 from router.workers.lines import LineSink
 from router.workers.orders import OrderFile
 
 LOG = logging.getLogger("tandem.router")
-CANCEL_AGAIN_S = 0.5
 _GC_THRESHOLDS = (10_000, 20, 50)
 """Requests make no cycles, so collections find nothing; at the default of 700 they would run every few requests."""
 
@@ -83,6 +84,7 @@ class Parts:
     tracing: Tracing | None = None
     figures: Figures | None = None
     """With several workers: the metrics of all."""
+    background: Background = field(default_factory=Background)
 
     @property
     def degraded(self) -> bool:
@@ -117,7 +119,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     if servers is not None:
         sources.append(servers)
     router.attach(ledger, telemetry)
-    watch = FleetWatch(router, sources, settings.fleet_poll_s, servers)
+    watch = FleetWatch(router, sources, settings.fleet_poll_s, servers, Screen(security.access.hosts))
     reaper = None
     if redis is not None and ledger is not None:
         reaper = Reaper(router, Recovery(redis, settings.namespace), ledger, settings.router_lease_s)
@@ -148,74 +150,6 @@ def _set_log(parts: Parts, place: Place | None, wanted: bool) -> None:
 def _sink(place: Place | None) -> Callable[[bytes], object]:
     number = sys.stdout.fileno()
     return functools.partial(os.write, number) if place is None else LineSink(number, place.folder / "lines")
-
-
-async def _save(router: Router, figures: Figures) -> None:
-    """The other workers know what this one has counted, for ever."""
-    while True:
-        router.clerk.work_off()
-        await asyncio.to_thread(figures.save)
-        await asyncio.sleep(SAVE_EVERY_S)
-
-
-@asynccontextmanager
-async def running(parts: Parts) -> AsyncIterator[None]:
-    """Inside, the fleet is watched, the ledger written, deadlines are swept and what dead routers have left is ended.
-
-    On the way out everything is ended.
-    """
-    async with asyncio.TaskGroup() as tasks:
-        await asyncio.gather(parts.watch.look(), *([parts.reaper.look()] if parts.reaper is not None else ()))
-        parts.router.sweep.start()
-        background = [tasks.create_task(parts.watch.run()), tasks.create_task(keep_fresh(parts.security.refreshables))]
-        background.append(tasks.create_task(parts.governor.run()))
-        if parts.prober is not None:
-            background.append(tasks.create_task(parts.prober.run()))
-        if parts.ledger is not None:
-            background.append(tasks.create_task(parts.ledger.run()))
-        if parts.sharing is not None:
-            await parts.sharing.look()  # before the first request, which would find the whole budget
-            background.append(tasks.create_task(parts.sharing.run()))
-        if parts.reaper is not None:
-            background.append(tasks.create_task(parts.reaper.run()))
-        if parts.figures is not None:
-            background.append(tasks.create_task(_save(parts.router, parts.figures)))
-        try:
-            yield
-        finally:
-            parts.router.drain()
-            parts.router.abort()
-            parts.router.sweep.stop()
-            await end_all(background)
-            await parts.router.aclose()
-            await _close(parts)
-
-
-async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """All have ended. The store's client may keep a cancellation for itself, so it is said until it is heard."""
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
-
-
-async def _close(parts: Parts) -> None:
-    if parts.ledger is not None:
-        await parts.ledger.aclose()
-    if parts.reaper is not None:
-        await parts.reaper.resign()
-    if parts.sharing is not None:
-        await parts.sharing.resign()
-    if parts.redis is not None:
-        await parts.redis.aclose()
-    if parts.servers is not None:
-        await parts.servers.aclose()
-    if parts.request_log is not None:
-        await asyncio.to_thread(parts.request_log.close)
-    if parts.tracing is not None:
-        await asyncio.to_thread(parts.tracing.close)
-    if parts.figures is not None:
-        parts.figures.save()
 
 
 def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
@@ -261,7 +195,9 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         timeout_keep_alive=max(1, round(settings.keep_alive_s)),
         timeout_graceful_shutdown=max(1, round(settings.grace_s)),
     )
-    return Server(config, parts.router, settings.pre_stop_s, settings.grace_s)
+    server = Server(config, parts.router, settings.pre_stop_s, settings.grace_s)
+    parts.background.on_failure = server.leave
+    return server
 
 
 async def serve(
@@ -270,6 +206,10 @@ async def serve(
     """Serve until SIGTERM or SIGINT; running requests get `grace_s` seconds to end.
 
     `place` is that of a worker; `again` reads the settings anew, on SIGHUP and when their file changes.
+
+    Raises:
+        DeploymentError: the set-up must change.
+        Impossible: something beside the requests has failed, without which this is no router.
     """
     parts = build_parts(settings, place)
     parts.governor.again = again
@@ -284,4 +224,8 @@ async def serve(
             settings.mode,
             settings.data_path,
         )
-    await server.serve(sockets=list(listeners))
+    try:
+        await server.serve(sockets=list(listeners))
+    finally:  # uvicorn leaves a start that has failed by SystemExit
+        if parts.background.failure is not None:
+            raise parts.background.failure

@@ -14,6 +14,7 @@ from router.core.fleet import Member
 from router.core.recovery import OVERDUE, OWNER_GONE
 from router.driver.mend import FREED, LOST
 from router.driver.reaper import Reaper
+from router.driver.screen import BAD_HOST, REASONS
 from router.observe.families import counters, gauge
 from router.store.ledger import Ledger
 from router.vitals import health_metrics, line_metrics
@@ -36,6 +37,13 @@ def _instances(members: Sequence[Member]) -> list[tuple[tuple[str, ...], float]]
     for member in members:
         counts[member.instance.role, str(member.instance.draining).lower()] += 1
     return [(values, float(count)) for values, count in counts.items()]
+
+
+def _left_out(parts: Parts) -> list[tuple[tuple[str, ...], float]]:
+    counts = parts.watch.screen.left_out
+    if parts.servers is not None:
+        counts[BAD_HOST] += parts.servers.num_refused  # those whose URL is of no form are not listed at all
+    return [((reason,), float(counts[reason])) for reason in REASONS]
 
 
 def gauges(parts: Parts) -> list[Metric]:
@@ -65,6 +73,9 @@ def gauges(parts: Parts) -> list[Metric]:
             "tandem_settings_refused", "Settings that wait for a restart", [((), float(len(parts.governor.refused)))]
         ),
         gauge("tandem_fleet_lists_bad", "Lists of engines that cannot be read", [((), float(_num_bad(parts)))]),
+        gauge(
+            "tandem_instances_left_out", "Instances to which nothing may go, by reason", _left_out(parts), ("reason",)
+        ),
         gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
         *line_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(parts.degraded))]),

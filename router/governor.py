@@ -131,6 +131,9 @@ class Governor:
         except DeploymentError as error:
             self.bad = True
             LOG.error("the settings stay as they were: %s", error.message)  # noqa: TRY400 - the sentence says it all
+        except Exception:  # the boundary of whoever asks: no file ends a router
+            self.bad = True
+            LOG.exception("the settings stay as they were, by a bug in reading them")
         else:
             self.bad = False
             self.change(wanted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 
+from router.contract.engine_hosts import read_engine_hosts
 from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 from router.contract.seal import check_key
@@ -187,6 +189,10 @@ class Settings:
     """Certificate file (PEM) that this router shows to https:// engines; read again when it changes."""
     engine_cert_key: str = ""
     """Its private key; empty: in the same file."""
+    engine_server_name: str = ""
+    """Name that the certificates of https:// engines have; empty: the host of each URL."""
+    engine_hosts: tuple[str, ...] = ()
+    """Where engines may be: networks (10.0.0.0/8), names, .suffixes; empty: all but link-local, metadata addresses."""
     otlp: str = ""
     """Collector that takes OpenTelemetry traces over HTTP, http://host:4318; empty: none are made."""
     trace_share: float = 0.01
@@ -211,6 +217,7 @@ def check(settings: Settings) -> Settings:
 
     _among("mode", settings.mode, MODES)
     read_aliases(settings.model_aliases)
+    read_engine_hosts(settings.engine_hosts)
     _among("data_path", settings.data_path, DATA_PATHS)
     _among("priority_from", settings.priority_from, PRIORITY_SOURCES)
     _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
@@ -218,8 +225,8 @@ def check(settings: Settings) -> Settings:
     _among("decode_policy", settings.decode_policy, POLICY_NAMES)
     for one in fields(Settings):
         value = getattr(settings, one.name)
-        if isinstance(value, (int, float)) and value < 0:
-            raise BadSettings(f"{one.name} must not be negative, got {value}.")
+        if isinstance(value, (int, float)) and not 0 <= value < inf:  # neither is true of a NaN
+            raise BadSettings(f"{one.name} must be a number from 0 on, got {value}.")
     for name in ("attempts", "max_requests", "total_s", "fleet_poll_s", "router_lease_s"):
         if getattr(settings, name) <= 0:
             raise BadSettings(f"{name} must be above 0.")

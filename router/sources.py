@@ -62,7 +62,7 @@ def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
     names = [one.name for one in fields(Settings)]
     known: dict[str, object] = {}
     for given, value in values.items():
-        name = given.replace("-", "_")
+        name = str(given).replace("-", "_")  # keys of YAML may be numbers, and `on` is a truth value
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]}?" if close else "."
@@ -79,7 +79,7 @@ def read_table(path: Path, what: str = "settings file") -> dict[str, object]:
     """
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # the latter for other encodings, and zero bytes in the path
         raise BadSettings(f"The {what} {path} cannot be read: {error}.") from error
     try:
         if path.suffix == ".toml":
@@ -88,7 +88,7 @@ def read_table(path: Path, what: str = "settings file") -> dict[str, object]:
             values = _read_yaml(text)
         else:
             values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadSettings(f"The {what} {path} is not valid: {error}.") from error
     if not isinstance(values, dict):
         raise BadSettings(f"The {what} {path} must hold one table.")
@@ -123,7 +123,7 @@ def _convert(name: str, value: object, wanted: object) -> object:
             return float(value)
         if wanted is str and isinstance(value, str):
             return value
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
     raise BadSettings(f"{name} cannot be {'what it is set to' if name in SECRETS else repr(value)}.")
 

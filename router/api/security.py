@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
@@ -16,6 +16,7 @@ from router.api.front import App
 from router.api.gate import Gate
 from router.api.keys import Keyring
 from router.api.tls import Certificate, engine_tls, server_certificate
+from router.contract.engine_hosts import read_engine_hosts
 from router.contract.hosts import Reach, reach_of
 from router.legs.access import EngineAccess
 from router.settings import Settings
@@ -76,7 +77,9 @@ def build_security(settings: Settings) -> Security:
 
 
 def _access(settings: Settings) -> tuple[EngineAccess, Certificate | None]:
+    hosts = read_engine_hosts(settings.engine_hosts)
+    plain = EngineAccess(settings.engine_key, server_name=settings.engine_server_name, hosts=hosts)
     if not settings.engine_ca and not settings.engine_cert:
-        return EngineAccess(settings.engine_key), None
+        return plain, None
     context, own = engine_tls(settings.engine_ca, settings.engine_cert, settings.engine_cert_key)
-    return EngineAccess(settings.engine_key, tls=context), own
+    return replace(plain, tls=lambda: context), own

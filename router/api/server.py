@@ -55,10 +55,15 @@ class Server(uvicorn.Server):
         if sig == signal.SIGTERM and not self.should_exit:
             if not self._drains_at:
                 self._captured_signals.append(sig)
-                self._router.leaving = True
-                self._drains_at = monotonic() + self._pre_stop_s
+                self.leave()
             return
         super().handle_exit(sig, frame)
+
+    def leave(self) -> None:
+        """The end has begun, in its three steps."""
+        if not self._drains_at:
+            self._router.leaving = True
+            self._drains_at = monotonic() + self._pre_stop_s
 
     async def on_tick(self, counter: int) -> bool:
         """True: the server ends. Called ten times a second."""

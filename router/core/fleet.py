@@ -12,7 +12,7 @@ where there are any. When all are `both` there is nothing to disaggregate, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from router.contract.ids import InstanceId
@@ -22,6 +22,7 @@ from router.core.pairs import Pairing, join, pair_up
 from router.core.roster import Roster
 
 _PUSH, _PULL = Mode.PUSH, Mode.PULL
+_UNTOLD = Load()
 
 
 class Sighting(Protocol):
@@ -110,22 +111,44 @@ EMPTY = Fleet({}, 0.0)
 def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
     """The Fleet that these sightings add up to at `now`, monotonic seconds.
 
-    Lapsed leases are left out; of several starts of one instance the one with the highest epoch counts.
+    Lapsed leases are left out; of several starts of one instance the one with the highest epoch counts. Where several
+    sources have seen the same start, each is believed in what it alone says (see `_joined`).
     """
-    newest: dict[InstanceId, Member] = {}
+    newest: dict[InstanceId, tuple[Instance, Load]] = {}
     for sighting in sightings:
-        instance = sighting.instance
+        if sighting.lease_left_s <= 0:
+            continue
+        instance, load = sighting.instance, sighting.load
         known = newest.get(instance.instance_id)
-        if sighting.lease_left_s > 0 and (known is None or known.instance.epoch < instance.epoch):
-            burden = burdens.of(instance.instance_id)
-            burden.hear(sighting.load)
-            room_tokens = _room_tokens(instance, sighting.load)
-            newest[instance.instance_id] = Member(instance, sighting.load, burden, room_tokens, _lines(instance))
+        if known is not None and known[0].epoch == instance.epoch:
+            instance, load = _joined(known[0], instance), load if known[1] == _UNTOLD else known[1]
+        if known is None or known[0].epoch <= instance.epoch:
+            newest[instance.instance_id] = instance, load
     by_model: dict[str, list[Member]] = {}
-    for _, member in sorted(newest.items()):
-        for name in member.instance.names:
+    for instance_id, (instance, load) in sorted(newest.items()):
+        burden = burdens.of(instance_id)
+        burden.hear(load)
+        member = Member(instance, load, burden, _room_tokens(instance, load), _lines(instance))
+        for name in instance.names:
             by_model.setdefault(name, []).append(member)
     return Fleet({model: _pool(model, tuple(members)) for model, members in by_model.items()}, now)
+
+
+def _joined(known: Instance, listed: Instance) -> Instance:
+    """One start as the store has it, and as an operator's list has it beside that: the list's words come first.
+
+    Either may say that it drains or what it lacks.
+    """
+    aliases = dict.fromkeys((*listed.aliases, *known.aliases))
+    return replace(
+        listed,
+        draining=listed.draining or known.draining,
+        aliases=tuple(name for name in aliases if name != listed.model),
+        zone=listed.zone or known.zone,
+        labels=listed.labels or known.labels,
+        endpoints=listed.endpoints or known.endpoints,
+        lacks=tuple(dict.fromkeys((*listed.lacks, *known.lacks))),
+    )
 
 
 def _pool(model: str, members: tuple[Member, ...]) -> Pool:

@@ -28,7 +28,7 @@ def feeds(prefill: Instance, decode: Instance, mode: Mode) -> bool:
 def _shapes_fit(source: KVIdentity, target: KVIdentity, mode: Mode) -> bool:
     """What is not known (0) fits."""
     writers, takers = source.tp_size, target.tp_size or source.tp_size
-    if writers % takers and takers % writers:
+    if writers and takers and writers % takers and takers % writers:
         return False
     if target.pp_size != 1 or (source.pp_size != 1 and mode is not Mode.PUSH):
         return False

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from router.contract.engine_url import read_engine_url
+from router.contract.errors import BadSettings
 from router.contract.instance import Mode, Role
+from router.contract.wire import MAX_ID_CHARS
 
 
 class Contract(StrEnum):
@@ -68,3 +72,39 @@ class Entry:
     def unmarked(self) -> Entry:
         """Without what is only written beside the server: equal ones are asked the same."""
         return replace(self, aliases=(), zone="", labels=(), endpoints=(), lacks=(), draining=False)
+
+
+def check_entry(entry: Entry, where: str) -> None:
+    """The entry can be asked, whatever names it; what is said of a field begins with `where`.
+
+    Raises:
+        BadSettings: something in it cannot be, or contradicts the rest.
+    """
+    try:
+        read_engine_url(entry.url)
+    except BadSettings as error:
+        raise BadSettings(f"{where}url must look like http://host:port, got {entry.url!r}.") from error
+    if len(entry.name) > MAX_ID_CHARS or not entry.name.isascii() or not entry.name.isprintable():
+        raise BadSettings(f"{where}name must be at most {MAX_ID_CHARS} printable ASCII characters.")
+    if entry.contract is Contract.VLLM and entry.role is None:
+        raise BadSettings(f"{where}role is needed: a plain vLLM server does not say what it is for.")
+    if entry.identity and entry.contract is Contract.TANDEM:
+        raise BadSettings(f"{where}identity is the shim's to tell; leave it out.")
+    check_unique([str(identity.dp_rank) for identity in entry.identity], f"{where}identity.dp_rank")
+    for identity in entry.identity:
+        complete = bool(identity.engine_id and identity.host and 0 < identity.port < 65536)
+        if entry.role is Role.PREFILL and not complete:
+            raise BadSettings(f"{where}identity of a prefill server needs engine_id, host and port.")
+        if min(identity.tp_size, identity.pp_size) < 1 or min(identity.block_tokens, identity.dp_rank) < 0:
+            raise BadSettings(f"{where}identity has a size that cannot be.")
+
+
+def check_unique(values: Sequence[str], what: str) -> None:
+    """No value is there twice.
+
+    Raises:
+        BadSettings: one is; `what` it is, is for the message.
+    """
+    twice = sorted({value for value in values if values.count(value) > 1})
+    if twice:
+        raise BadSettings(f"{what} {twice[0]!r} is there more than once.")

@@ -16,14 +16,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from router.contract.errors import BadSettings, DeploymentError
-from router.contract.instance import Role
-from router.contract.wire import MAX_ID_CHARS
-from router.discovery.entry import Contract, Entry, Identity
+from router.discovery.entry import Entry, Identity, check_entry, check_unique
 from router.sources import read_table
 from router.watched import WatchedFiles
 
@@ -57,6 +54,9 @@ class FleetFile:
             except DeploymentError as error:
                 self.bad = True
                 LOG.error("the fleet stays as it was: %s", error.message)  # noqa: TRY400 - the sentence says it all
+            except Exception:  # the boundary of whoever asks: no file ends a router
+                self.bad = True
+                LOG.exception("the fleet stays as it was, by a bug in reading %s", self._path)
             else:
                 self.bad = False
                 LOG.info("the fleet file %s has been read again: %d engines", self._path, len(self._entries))
@@ -79,8 +79,8 @@ def read_fleet_file(path: Path) -> tuple[Entry, ...]:
         raise BadSettings(f"The fleet file {path} must have a list `engines`.")
     try:
         entries = tuple(_entry(one, f"engines[{number}]") for number, one in enumerate(listed))
-        _check_unique([entry.url for entry in entries], "url")
-        _check_unique([entry.name for entry in entries if entry.name], "name")
+        check_unique([entry.url for entry in entries], "url")
+        check_unique([entry.name for entry in entries if entry.name], "name")
     except BadSettings as error:
         raise BadSettings(f"The fleet file {path} is not valid: {error.message}") from error
     return entries
@@ -91,10 +91,7 @@ def _entry(given: object, where: str) -> Entry:
         raise BadSettings(f"{where} must be a table with at least a url.")
     _check_names(given, _ENTRY, f"{where}.")
     made = dict(given)
-    url = made["url"] = str(given.get("url", "")).rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or "@" in parts.netloc:
-        raise BadSettings(f"{where}.url must look like http://host:port, got {url!r}.")
+    made["url"] = str(given.get("url", "")).rstrip("/")
     identity = given.get("identity", [])
     made["identity"] = identity if isinstance(identity, list) else [identity]
     for one in made["identity"]:
@@ -107,24 +104,8 @@ def _entry(given: object, where: str) -> Entry:
         entry = msgspec.convert(made, Entry)
     except msgspec.ValidationError as error:
         raise BadSettings(f"{where}: {str(error).replace('$.', '')}.") from error
-    _check_entry(entry, where)
+    check_entry(entry, f"{where}.")
     return entry
-
-
-def _check_entry(entry: Entry, where: str) -> None:
-    if len(entry.name) > MAX_ID_CHARS or not entry.name.isascii() or not entry.name.isprintable():
-        raise BadSettings(f"{where}.name must be at most {MAX_ID_CHARS} printable ASCII characters.")
-    if entry.contract is Contract.VLLM and entry.role is None:
-        raise BadSettings(f"{where}.role is needed: a plain vLLM server does not say what it is for.")
-    if entry.identity and entry.contract is Contract.TANDEM:
-        raise BadSettings(f"{where}.identity is the shim's to tell; leave it out.")
-    _check_unique([str(identity.dp_rank) for identity in entry.identity], f"{where}.identity.dp_rank")
-    for identity in entry.identity:
-        complete = bool(identity.engine_id and identity.host and 0 < identity.port < 65536)
-        if entry.role is Role.PREFILL and not complete:
-            raise BadSettings(f"{where}.identity of a prefill server needs engine_id, host and port.")
-        if min(identity.tp_size, identity.pp_size) < 1 or min(identity.block_tokens, identity.dp_rank) < 0:
-            raise BadSettings(f"{where}.identity has a size that cannot be.")
 
 
 def _check_names(given: Iterable[object], known: Sequence[str], where: str) -> None:
@@ -133,9 +114,3 @@ def _check_names(given: Iterable[object], known: Sequence[str], where: str) -> N
             close = difflib.get_close_matches(str(name), known, n=1)
             hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}."
             raise BadSettings(f"There is no {where}{name} in a fleet file{hint}")
-
-
-def _check_unique(values: Sequence[str], what: str) -> None:
-    twice = sorted({value for value in values if values.count(value) > 1})
-    if twice:
-        raise BadSettings(f"{what} {twice[0]!r} is there more than once.")

@@ -49,21 +49,27 @@ class KubernetesPods:
             while True:
                 try:
                     await self._list_and_watch()
-                except StoreError as error:
+                except Exception as error:  # noqa: BLE001 - the boundary of this task: known pods stay
                     failures += 1
                     if failures == 1:
-                        LOG.warning("%s", error.message)
-                    await asyncio.sleep(min(BACK_OFF_S * 2 ** (failures - 1), RELIST_S))
+                        self._tell(error)
+                    await asyncio.sleep(min(BACK_OFF_S * 2 ** min(failures - 1, 16), RELIST_S))
                 else:
                     failures = 0
         finally:
             await self._api.aclose()
 
+    def _tell(self, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            LOG.warning("%s", error.message)
+        else:
+            LOG.error("the pods stay as they were, by a bug", exc_info=error)
+
     async def _list_and_watch(self) -> None:
         """Raises StoreError when a list or a watch fails, and returns when a watch has ended by itself or for age."""
         try:
             pods, version = await self._api.list_pods()
-        except StoreError:
+        except Exception:
             self.bad = True
             raise
         self.bad = False

@@ -9,7 +9,7 @@ from pathlib import Path
 from router.contract.errors import BadSettings
 from router.contract.hosts import authority
 from router.contract.instance import Role
-from router.discovery.entry import Entry
+from router.discovery.entry import Entry, check_entry
 from router.discovery.fleet_file import FleetFile
 from router.discovery.kube_api import KubeApi, KubePlace
 from router.discovery.kubernetes import KubernetesPods
@@ -57,8 +57,14 @@ def flagged(prefill: Sequence[str], decode: Sequence[str]) -> tuple[Entry, ...]:
 
     Shims say what their role is; a plain server has the role of its list. Where no prefill server is listed, the others
     do everything.
+
+    Raises:
+        BadSettings: a URL is of no form that can be called.
     """
     roles = dict.fromkeys(prefill, Role.PREFILL)
     for url in decode:
         roles.setdefault(url, Role.DECODE if prefill else Role.BOTH)
-    return tuple(Entry(url, role) for url, role in roles.items())
+    entries = tuple(Entry(url, role) for url, role in roles.items())
+    for entry in entries:
+        check_entry(entry, "engine ")
+    return entries

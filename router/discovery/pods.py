@@ -4,6 +4,7 @@
     tandem/role           prefill, decode or both; without it, the label `role`
     tandem/ports          port of each server, comma-separated: one per data-parallel rank where each rank has a server
                           of its own; without it, the port named http, or the first one
+    tandem/scheme         http or https; without it, http
     tandem/contract       tandem, vllm, or auto
     tandem/model, tandem/aliases, tandem/compat    as in a fleet file
     tandem/identity       JSON, as in a fleet file
@@ -21,9 +22,11 @@ import msgspec
 from router.contract.errors import BadSettings
 from router.contract.hosts import authority
 from router.contract.instance import Role
-from router.discovery.entry import Contract, Entry, Identity
+from router.discovery.entry import Contract, Entry, Identity, check_entry
 
 PREFIX = "tandem/"
+_NAME_CHARS = 100
+"""Of a pod's name, which may be longer than ours; the UID tells pods of equal beginnings apart."""
 ZONE = "topology.kubernetes.io/zone"
 
 
@@ -100,11 +103,18 @@ def entries_of(pod: Pod) -> tuple[Entry, ...]:
             compat=said.get(PREFIX + "compat", ""),
             zone=said.get(ZONE, ""),
         )
-    except (ValueError, msgspec.DecodeError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec's errors are of the former
         raise BadSettings(f"The pod {pod.metadata.name} cannot be used: {error}.") from error
     if not ports:
         raise BadSettings(f"The pod {pod.metadata.name} declares no port; give it {PREFIX}ports.")
-    return tuple(_at(made, pod, port, several=len(ports) > 1) for port in ports)
+    scheme = said.get(PREFIX + "scheme", "http").strip()
+    entries = tuple(_at(made, pod, port, scheme, several=len(ports) > 1) for port in dict.fromkeys(ports))
+    try:
+        for entry in entries:
+            check_entry(entry, PREFIX)
+    except BadSettings as error:
+        raise BadSettings(f"The pod {pod.metadata.name} cannot be used: {error.message}") from error
+    return entries
 
 
 def _declared(pod: Pod) -> list[int]:
@@ -113,7 +123,7 @@ def _declared(pod: Pod) -> list[int]:
     return (named or [port.container_port for port in ports])[:1]
 
 
-def _at(made: Entry, pod: Pod, port: int, *, several: bool) -> Entry:
+def _at(made: Entry, pod: Pod, port: int, scheme: str, *, several: bool) -> Entry:
     ip = pod.status.pod_ip
-    name = f"{pod.metadata.name}/{pod.metadata.uid[:8]}"
-    return replace(made, url=f"http://{authority(ip, port)}", name=f"{name}:{port}" if several else name)
+    name = f"{pod.metadata.name[:_NAME_CHARS]}/{pod.metadata.uid[:8]}"
+    return replace(made, url=f"{scheme}://{authority(ip, port)}", name=f"{name}:{port}" if several else name)

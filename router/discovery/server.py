@@ -58,8 +58,10 @@ class Speaker(Protocol):
 class ShimServer:
     """A server with our shim."""
 
-    def __init__(self, pool: LegPool) -> None:
+    def __init__(self, pool: LegPool, url: str) -> None:
+        """Its instances are at `url`, whatever they say: whoever lists a server decides where prompts go."""
         self._pool = pool
+        self._url = url
         self.found: tuple[tuple[Instance, Load], ...] = ()
 
     async def look(self) -> tuple[tuple[Instance, Load], ...]:
@@ -68,7 +70,7 @@ class ShimServer:
         instance = decode_instance(reply.body) if reply.status == 200 else None
         if instance is None:
             raise LegTimeout("It does not say who it is.", side=Blame.DEPLOYMENT, phase="look")
-        self.found = ((instance, Load()),)
+        self.found = ((replace(instance, url=self._url), Load()),)
         return self.found
 
     def relearn(self, instance: Instance, answer: bytes) -> bool:
@@ -128,7 +130,7 @@ class Server:
                 raise LegTimeout("It is not ready to say who it is.", side=Blame.DEPLOYMENT, phase="look")
             contract = Contract.TANDEM if reply.status == 200 else Contract.VLLM
         if contract is Contract.TANDEM:
-            return ShimServer(pool)
+            return ShimServer(pool, self.entry.url)
         return VllmServer(self.entry, pool)
 
     def _note(self, trouble: str) -> None:

@@ -6,13 +6,17 @@ Every server is looked at by a task of its own, so one that hangs holds up nobod
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
+from router.contract.errors import BadSettings
 from router.contract.instance import Instance
 from router.discovery.entry import Entry
 from router.discovery.server import FoundSighting, MakePool, Server
+
+LOG = logging.getLogger("tandem.router")
 
 FIRST_S = 2.5
 """Seconds that the first snapshot waits for servers that do not answer."""
@@ -56,6 +60,8 @@ class Servers:
         self._make_pool = make_pool
         self._running: dict[Entry, tuple[Server, asyncio.Task[None]]] = {}
         """By what is asked of a server; marks beside it may change while it runs."""
+        self._refused: dict[Entry, str] = {}
+        """Those that cannot be called, and why."""
         self._following: list[asyncio.Task[None]] = []
         self._waited = False
 
@@ -63,6 +69,11 @@ class Servers:
     def num_bad(self) -> int:
         """Listings that cannot be read now."""
         return sum(listing.bad for listing in self._listings)
+
+    @property
+    def num_refused(self) -> int:
+        """Servers that are listed and may not be called."""
+        return len(self._refused)
 
     async def snapshot(self) -> tuple[FoundSighting, ...]:
         """Every instance that counts now. Only the first call waits, at most FIRST_S seconds, for first answers."""
@@ -100,8 +111,18 @@ class Servers:
             if question in self._running:
                 self._running[question][0].entry = entry
             else:
-                server = Server(entry, self._make_pool)
-                self._running[question] = server, asyncio.get_running_loop().create_task(server.run())
+                self._start(question, entry)
+        self._refused = {question: why for question, why in self._refused.items() if question in by_question}
+
+    def _start(self, question: Entry, entry: Entry) -> None:
+        try:
+            server = Server(entry, self._make_pool)
+        except BadSettings as error:
+            if question not in self._refused:
+                LOG.error("engine %r is left out: %s", entry.url, error.message)  # noqa: TRY400 - that says it all
+            self._refused[question] = error.message
+            return
+        self._running[question] = server, asyncio.get_running_loop().create_task(server.run())
 
     async def aclose(self) -> None:
         """Nobody is looked at any more."""

@@ -8,6 +8,7 @@ the legs' it would not see that new ones are refused, and would make a connectio
 from __future__ import annotations
 
 import asyncio
+import logging
 from time import monotonic
 
 from router.contract.errors import Blame, LegError
@@ -17,6 +18,8 @@ from router.core.pulse import Beat, Pulse, PulseRules
 from router.driver.router import Router
 from router.legs.call import call, get_request
 from router.legs.pool import LegPool
+
+LOG = logging.getLogger("tandem.router")
 
 TICK_S = 0.25
 _PATHS = {EngineKind.TANDEM: b"/readyz", EngineKind.VLLM: b"/health"}
@@ -39,18 +42,21 @@ class Prober:
         async with asyncio.TaskGroup() as probes:
             while True:
                 for instance in self.due(monotonic()):
-                    probes.create_task(self.probe(instance))
+                    probes.create_task(self._probe_safely(instance))
                 await asyncio.sleep(TICK_S)
+
+    async def _probe_safely(self, instance: Instance) -> None:
+        try:
+            await self.probe(instance)
+        except Exception:  # the boundary of this task: a bug costs this probe only
+            LOG.exception("instance %r cannot be probed, by a bug", instance.instance_id)
 
     def due(self, now: float) -> list[Instance]:
         """Those whose turn has come; whoever left the fleet is forgotten."""
         instances = {_start_of(member.instance): member.instance for member in self._router.fleet.members}
         self._pulses = {start: self._pulses.get(start) or Pulse(self._rules) for start in instances}
         self._due_at = {start: self._due_at.get(start, now) for start in instances}
-        self._pools = {
-            start: self._pools.get(start) or self._router.make_pool(instance.url)
-            for start, instance in instances.items()
-        }
+        self._pools = {start: pool for start, pool in self._pools.items() if start in instances}
         due = [start for start, at in self._due_at.items() if at <= now]
         for start in due:
             # The next one comes a period after this one has ended.
@@ -60,9 +66,11 @@ class Prober:
     async def probe(self, instance: Instance) -> None:
         """The instance has been asked once, and the answer counts."""
         start = _start_of(instance)
+        if start not in self._pulses:
+            return  # it has left, or started anew, meanwhile
         pool = self._pools.get(start)
         if pool is None:
-            return  # it has left, or started anew, meanwhile
+            pool = self._pools[start] = self._router.make_pool(instance.url)
         side = Blame.DECODE if instance.role.decodes else Blame.PREFILL
         try:
             reply = await call(pool, get_request(pool, _PATHS[instance.engine]), side, self._rules.timeout_s)

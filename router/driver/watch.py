@@ -13,14 +13,17 @@ import functools
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import monotonic
 from typing import Protocol
 
+from router.contract.engine_hosts import EngineHosts
 from router.contract.errors import StoreError
 from router.contract.ids import InstanceId
 from router.contract.instance import Instance, Load
 from router.core.fleet import Sighting, fold
 from router.driver.router import Router
+from router.driver.screen import Screen
 
 LOG = logging.getLogger("tandem.router")
 
@@ -62,9 +65,15 @@ class FleetWatch:
     """Looks at all sources every `period_s` seconds while `run` runs."""
 
     def __init__(
-        self, router: Router, sources: Sequence[FleetSource], period_s: float, learner: Learner | None = None
+        self,
+        router: Router,
+        sources: Sequence[FleetSource],
+        period_s: float,
+        learner: Learner | None = None,
+        screen: Screen | None = None,
     ) -> None:
         """`learner` is one of the sources, or None."""
+        self.screen = screen or Screen(EngineHosts())
         if learner is not None:
             router.relearn = functools.partial(self._relearn, learner)
         self._router = router
@@ -74,6 +83,7 @@ class FleetWatch:
         self._period_s = period_s
         self._seen: list[Sequence[Sighting]] = [() for _ in sources]
         self._failing = [False for _ in sources]
+        self._broken = False
         self._named_nobody = [True for _ in sources]
         self._doubted_until = [0.0 for _ in sources]
         self.looked_at = monotonic()
@@ -82,19 +92,26 @@ class FleetWatch:
     @property
     def degraded(self) -> bool:
         """True while a source does not answer and its last sightings are used."""
-        return any(self._failing)
+        return any(self._failing) or self._broken
 
     async def run(self) -> None:
         """Look, for ever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # the boundary of this task: without a fresh fleet the last one serves
+                if not self._broken:
+                    LOG.exception("the fleet stays as it was, by a bug")
+                self._broken = True
+            else:
+                self._broken = False
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> None:
         """The Router's Fleet is what the sources say now, or last said."""
         await asyncio.gather(*(self._ask(number) for number in range(len(self._sources))))
-        self._router.blind = self.degraded
-        if not self.degraded:
+        self._router.blind = any(self._failing)
+        if not self._router.blind:
             self.looked_at = monotonic()
         self._give()
 
@@ -111,7 +128,7 @@ class FleetWatch:
         self._give()
 
     def _give(self) -> None:
-        seen: Iterable[Sighting] = (sighting for sightings in self._seen for sighting in sightings)
+        seen: Iterable[Sighting] = self.screen.passing(chain.from_iterable(self._seen))
         if self._drained:
             seen = (_drained(one) if one.instance.instance_id in self._drained else one for one in seen)
         self._router.take_fleet(fold(seen, self._router.burdens, monotonic()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
+from router.contract.engine_hosts import EngineHosts
 from router.contract.errors import BadSettings
 
 
@@ -28,8 +29,12 @@ class EngineAccess:
     """For every engine that `keys` does not name; empty: none."""
     keys: dict[str, str] = field(default_factory=dict, repr=False)
     """Of single engines, by URL; an empty one means that the engine gets none."""
-    tls: ssl.SSLContext | None = None
-    """For https:// URLs; None: the system's authorities, no client certificate."""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """For https:// URLs, asked at each dial; None: the system's authorities, no client certificate."""
+    server_name: str = ""
+    """Name that certificates of https:// engines must have; empty: that of each URL."""
+    hosts: EngineHosts = field(default_factory=EngineHosts)
+    """Where engines may be."""
     followers: WeakSet[Follower] = field(default_factory=WeakSet, repr=False, compare=False)
     """Whoever keeps a key, to hear when that is another one."""
 
@@ -47,7 +52,7 @@ class EngineAccess:
 
     def context(self) -> ssl.SSLContext:
         """The TLS of https:// URLs."""
-        return self.tls or _system_tls()
+        return self.tls() if self.tls is not None else _system_tls()
 
 
 @cache

@@ -12,8 +12,8 @@ import os
 import ssl
 from dataclasses import dataclass
 from time import monotonic
-from urllib.parse import urlsplit
 
+from router.contract.engine_url import read_engine_url
 from router.contract.errors import BadSettings
 from router.legs.access import EngineAccess
 from router.legs.connection import Connection
@@ -28,7 +28,6 @@ class PoolLimits:
     idle_for_s: float = 4.0
 
 
-_PORTS = {"http": 80, "https": 443}
 _PLAIN = EngineAccess()
 
 
@@ -38,14 +37,12 @@ class LegPool:
     __slots__ = (
         "__weakref__",
         "_access",
+        "_at",
         "_dialling",
-        "_host",
         "_idle",
         "_limits",
         "_line",
         "_live",
-        "_port",
-        "_tls",
         "_url",
         "own_lines",
     )
@@ -54,14 +51,11 @@ class LegPool:
         """`url` is an Instance's: `http://host:port` or `https://host:port`, IPv6 hosts in brackets.
 
         Raises:
-            BadSettings: it is none of that form.
+            BadSettings: it is none of that form, or no engine may be there.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
-            raise BadSettings(f"The engine URL {url!r} must look like http://host:port or https://host:port.")
-        self._host = parts.hostname
-        self._port = parts.port or _PORTS[parts.scheme]
-        self._tls = access.context() if parts.scheme == "https" else None
+        self._at = read_engine_url(url)
+        if not access.hosts.admit(self._at.host):
+            raise BadSettings(f"No engine may be at {url!r}; engine_hosts says where they may be.")
         self._limits = limits
         self._idle: list[Connection] = []
         self._live: set[Connection] = set()
@@ -90,7 +84,7 @@ class LegPool:
 
     def take_key(self) -> None:
         """Requests carry the key that the engine wants from here on."""
-        lines = {"host": urlsplit(self._url).netloc.rpartition("@")[2]} | self._access.headers(self._url)
+        lines = {"host": self._at.authority} | self._access.headers(self._url)
         self.own_lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
 
     def take(self) -> Connection | None:
@@ -127,18 +121,27 @@ class LegPool:
         self._dialling.dial(leg)
 
     async def _connect(self) -> Connection | str:
-        loop = asyncio.get_running_loop()
+        loop, at, access = asyncio.get_running_loop(), self._at, self._access
+        tls = access.context() if at.scheme == "https" else None
+        name = (access.server_name or at.host) if tls is not None else None
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self), self._host, self._port, ssl=self._tls
+                transport, connection = await loop.create_connection(
+                    lambda: Connection(self), at.host, at.port, ssl=tls, server_hostname=name
                 )
         except TimeoutError:
             raise
         except ssl.SSLError as error:
             return f"TLS failed ({error.reason or error})"
-        except OSError as error:
-            return os.strerror(error.errno) if error.errno else "it accepts no connections"
+        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
+            number = getattr(error, "errno", None)
+            return os.strerror(number) if number else "it accepts no connections"
+        peer = transport.get_extra_info("peername")
+        if peer is None:
+            return "it closed the connection at once"
+        if not access.hosts.admit_address(at.host, peer[0]):
+            transport.abort()
+            return "no engine may be at the address to which its name leads (engine_hosts)"
         self._live.add(connection)
         return connection
 

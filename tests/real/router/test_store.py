@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from router.bench.mock_behaviour import Fault
 from router.contract.errors import StoreDown
-from router.contract.ids import RequestId
+from router.contract.ids import InstanceId, RequestId
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
@@ -134,3 +135,19 @@ async def test_a_store_that_comes_back_empty_knows_the_running_requests_again():
                 await asyncio.sleep(0.02)
         for engine in r.engines:
             await fleet.register(engine.instance, 60.0)
+
+
+async def test_bad_records_beside_a_good_pair_are_left_out_and_the_pair_serves():
+    """Whoever can write to the store may register anything; before, one bad URL ended every watch for good."""
+    async with stored_rig(probe_s=0.05) as (r, _, fleet, _):
+        good = r.decode.instance
+        urls = ["http://h:8000/v1", "http://h:99999", "http://h\u00fc:1", "", "http://169.254.169.254"]
+        for number, url in enumerate(urls):
+            await fleet.register(replace(good, instance_id=InstanceId(f"bad{number}"), url=url), 60.0)
+        await until(lambda: r.parts.watch.screen.left_out == {"url": 4, "host": 1})
+        for _ in range(10):
+            assert (await r.client.post(PATH, json=BODY)).status_code == 200
+        assert {member.instance.instance_id for member in r.parts.router.fleet.members} == {"p0", "d0"}
+        metrics = (await r.client.get("/metrics")).text
+        assert 'tandem_instances_left_out{reason="host"} 1.0' in metrics
+        assert (await r.client.get("/readyz")).status_code == 200 and r.parts.background.failure is None

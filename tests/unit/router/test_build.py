@@ -1,6 +1,3 @@
-import asyncio
-
-from router import build
 from router.build import build_router
 from router.contract.instance import Mode
 from router.core.policies import round_robin
@@ -26,23 +23,3 @@ def test_settings_reach_the_router():
     assert router.deadlines.next_token_s == 3.0
     assert (router.conduct.pool.connect_s, router.conduct.pool.idle_for_s) == (1.5, 2.5)
     assert router.conduct.owner.startswith("router-")
-
-
-async def test_tasks_end_although_one_keeps_its_first_cancellation_for_itself(monkeypatch):
-    monkeypatch.setattr(build, "CANCEL_AGAIN_S", 0.01)
-    heard = []
-
-    async def deaf_once() -> None:
-        while True:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                heard.append(1)
-                if len(heard) == 2:
-                    raise
-
-    task = asyncio.create_task(deaf_once())
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        await build.end_all([task])
-    assert (len(heard), task.cancelled()) == (2, True)

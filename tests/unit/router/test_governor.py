@@ -127,3 +127,14 @@ async def test_orders_come_before_settings(governed):
     assert router.desk.rules.mode is None
     await governor.orders.set_mode("")
     assert router.desk.rules.mode is Mode.PULL
+
+
+def test_a_file_that_is_misread_by_a_bug_changes_nothing(governed, caplog):
+    governor, _, _ = governed
+
+    def read():
+        raise AttributeError("a bug")
+
+    governor.again = Again(read, Files())
+    governor.reread()
+    assert governor.bad and governor.settings == BASE and "stay as they were" in caplog.text

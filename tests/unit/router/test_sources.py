@@ -40,12 +40,28 @@ def test_files_of_each_kind_are_read(tmp_path, name, text):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("s.yaml", "a: ["), ("s.toml", "x"), ("s.json", "{"), ("s.json", "[1]"), ("s.yaml", "- 1"), ("s.json", "\udcff")],
+    [
+        ("s.yaml", "a: ["),
+        ("s.toml", "x"),
+        ("s.json", "{"),
+        ("s.json", "[1]"),
+        ("s.yaml", "- 1"),
+        ("s.json", "[" * 100_000),
+        ("s.json", "\udcff"),
+    ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path, name, text):
     path = tmp_path / name
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BadSettings, match=r"settings file .*" + name):
+        load(BASE, {}, str(path))
+
+
+@pytest.mark.parametrize(("text", "name"), [("on: true", "True"), ("5: x", "5"), ("null: 1", "None")])
+def test_keys_of_yaml_that_are_no_text_are_named(tmp_path, text, name):
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(BadSettings, match=f"There is no setting {name} "):
         load(BASE, {}, str(path))
 
 

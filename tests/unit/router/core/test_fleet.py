@@ -131,3 +131,19 @@ def test_only_ranks_of_a_server_with_several_are_named_in_headers():
     ranked = replace(one.instance, dp_size=2, kv=replace(one.instance.kv, dp_rank=1))
     (member,) = fleet(replace(one, instance=ranked)).members
     assert member.lines == b"x-data-parallel-rank: 1\r\n"
+
+
+def test_what_two_sources_say_of_one_start_adds_up():
+    stored = prefill("p0", aliases=("a",), endpoints=("/v1/x",), lacks=("n",), zone="z")
+    stored = replace(stored, load=Load(running_seqs=3))
+    listed = prefill("p0", aliases=("b",), draining=True, lacks=("echo",), labels=(("gpu", "h200"),))
+    listed = replace(listed, instance=replace(listed.instance, url="http://listed:1"))
+    for first, second in ((stored, listed), (listed, stored)):
+        folded = fleet(first, second, decode())
+        member = next(one for one in folded.members if one.instance.instance_id == "p0")
+        seen = member.instance
+        assert (seen.draining, seen.zone, seen.labels) == (True, "z", (("gpu", "h200"),))
+        assert (set(seen.aliases), set(seen.lacks), seen.endpoints) == ({"a", "b"}, {"n", "echo"}, ("/v1/x",))
+        assert seen.url == second.instance.url, "the list, which comes last, says where it is"
+        assert member.load.running_seqs == 3, "heartbeats come from one of them"
+        assert not folded.serves

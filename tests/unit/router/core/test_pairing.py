@@ -25,6 +25,7 @@ def plain(role, **kv):
         ({"tp_size": 4}, {"tp_size": 2}, (PUSH, PULL)),
         ({"tp_size": 2}, {"tp_size": 3}, ()),
         ({"tp_size": 3}, {"tp_size": 0}, (PUSH, PULL)),
+        ({"tp_size": 0}, {"tp_size": 0}, (PUSH, PULL)),
         ({"pp_size": 2}, {}, (PUSH,)),
         ({}, {"pp_size": 2}, ()),
         ({"block_tokens": 64}, {"block_tokens": 128}, (PULL,)),

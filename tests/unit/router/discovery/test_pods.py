@@ -58,8 +58,9 @@ def test_an_annotation_of_ours_beats_the_common_label():
 
 def test_the_identity_may_be_written_beside_it():
     one = '{"engine_id": "e", "host": "h", "port": 5600}'
+    other = one.replace("}", ', "dp_rank": 1}')
     assert read(pod("p0", 1, "prefill", identity=one))[0].identity[0].engine_id == "e"
-    assert len(read(pod("p0", 1, "prefill", identity=f"[{one}, {one}]"))[0].identity) == 2
+    assert len(read(pod("p0", 1, "prefill", identity=f"[{one}, {other}]"))[0].identity) == 2
 
 
 def test_a_pod_that_leaves_is_not_ready_or_has_no_address_serves_nobody():
@@ -72,10 +73,26 @@ def test_a_pod_that_leaves_is_not_ready_or_has_no_address_serves_nobody():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"role": "worker"}, {"contract": "x"}, {"ports": "http"}, {"identity": "[1]"}, {"ports": ""}]
+    "wrong",
+    [
+        {"role": "worker"},
+        {"contract": "x"},
+        {"ports": "http"},
+        {"ports": "99999"},
+        {"ports": "-1"},
+        {"ports": "0"},
+        {"scheme": "ftp"},
+        {"identity": "[1]"},
+        {"identity": "[" * 100_000},
+        {"ports": ""},
+    ],
 )
 def test_a_pod_that_makes_no_sense_is_named(wrong):
     made = pod("p0", 1, "both")
     made["metadata"]["annotations"] |= {f"tandem/{key}": text for key, text in wrong.items()}
     with pytest.raises(BadSettings, match="The pod p0"):
         read(made)
+
+
+def test_a_pod_may_serve_over_tls():
+    assert read(pod("p0", 8443, "decode", scheme="https"))[0].url == "https://127.0.0.1:8443"

@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
@@ -8,8 +9,12 @@ from router.contract.instance import Role
 from router.discovery import server as server_module
 from router.discovery import servers as module
 from router.discovery.entry import Contract, Entry
+from router.discovery.server import Server
 from router.discovery.servers import Listed, Servers
+from router.legs.call import Reply
 from router.legs.pool import LegPool, PoolLimits
+from router.store.codec import encode_instance
+from tests.support.instances import decode
 from tests.support.routers import until
 
 
@@ -137,3 +142,23 @@ async def test_a_bug_costs_one_server_only(engine, servers, monkeypatch, caplog)
     await until(lambda: ids(found.seen()) == ["p0"])
     assert "by a bug" in caplog.text
     await other.stop()
+
+
+async def test_a_listed_server_that_may_not_be_called_is_left_out(engine, servers, caplog):
+    found = servers(Listed([Entry("http://169.254.169.254"), Entry(engine.url)]))
+    for _ in range(2):
+        assert ids(await found.snapshot()) == ["d0"]
+    assert found.num_refused == 1
+    assert len([record for record in caplog.records if "left out" in record.getMessage()]) == 1
+
+
+async def test_a_shim_does_not_say_where_prompts_go(monkeypatch):
+    lie = encode_instance(replace(decode("d0").instance, url="http://10.9.9.9:1"))
+
+    async def answered(pool, request, side, timeout_s):
+        return Reply(200, [], lie)
+
+    monkeypatch.setattr(server_module, "call", answered)
+    server = Server(Entry("http://listed:1"), lambda url: LegPool(url, PoolLimits()))
+    await server.look()
+    assert [one.instance.url for one in server.sightings(monotonic())] == ["http://listed:1"]

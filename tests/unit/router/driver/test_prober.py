@@ -104,3 +104,16 @@ async def test_it_goes_on_until_it_is_cancelled(scene, monkeypatch):
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_probe_that_fails_by_a_bug_costs_that_probe_only(scene, monkeypatch, caplog):
+    router, prober, answers = scene
+    monkeypatch.setattr(module, "TICK_S", 0.001)
+    answers |= {"p0": ValueError("a bug"), "d0": 503}
+    running = asyncio.create_task(prober.run())
+    async with asyncio.timeout(10):
+        while not router.health.alert:
+            await asyncio.sleep(0.001)
+    assert router.health.state_of("d0") == "not_ready" and not running.done()
+    assert "'p0' cannot be probed" in caplog.text
+    running.cancel()

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -157,3 +158,33 @@ async def test_whom_an_operator_drains_is_draining_whatever_the_source_says():
     assert router.fleets[-1].pools["m"].solos == ()
     watch.drain(frozenset())
     assert not any(member.instance.draining for member in router.fleets[-1].members)
+
+
+async def test_one_bad_record_beside_a_good_pair_is_left_out():
+    bad = prefill("p1")
+    bad = replace(bad, instance=replace(bad.instance, url="http://h:99999"))
+    watch, router = watched(Source(bad, prefill("p0"), decode("d0")))
+    await watch.look()
+    assert names(router.fleets[-1].members) == ["d0", "p0"]
+    assert watch.screen.left_out == {"url": 1}
+
+
+async def test_a_bug_in_one_look_does_not_end_the_watch(caplog):
+    source = Source(prefill(), decode())
+    watch, router = watched(source)
+    await watch.look()
+    source.seen = (None,)
+    running = asyncio.create_task(watch.run())
+    async with asyncio.timeout(10):
+        while not watch.degraded:
+            await asyncio.sleep(0.001)
+        for _ in range(2):
+            source.asked.clear()
+            await source.asked.wait()
+        assert names(router.fleets[-1].members) == ["d0", "p0"], "the last fleet serves"
+        source.seen = (decode("d1"),)
+        while watch.degraded:
+            await asyncio.sleep(0.001)
+    assert names(router.fleets[-1].members) == ["d1"]
+    assert len(caplog.records) == 1, "said once"
+    running.cancel()

@@ -15,7 +15,7 @@ def test_an_engines_own_key_goes_before_that_of_all():
 
 def test_a_context_is_the_systems_unless_one_is_given():
     own = ssl.create_default_context()
-    assert EngineAccess(tls=own).context() is own
+    assert EngineAccess(tls=lambda: own).context() is own
     assert EngineAccess().context() is EngineAccess().context()
 
 

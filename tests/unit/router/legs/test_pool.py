@@ -33,7 +33,9 @@ def idle(pool: LegPool) -> Connection:
     return connection
 
 
-@pytest.mark.parametrize("url", ["ftp://h:1", "h:1", "http://h:1/path", "http://", "redis://h"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h:1", "h:1", "http://h:1/path", "http://", "redis://h", "http://169.254.169.254"]
+)
 def test_only_plain_addresses_are_taken(url):
     with pytest.raises(BadSettings):
         LegPool(url, PoolLimits())
@@ -41,7 +43,7 @@ def test_only_plain_addresses_are_taken(url):
 
 def test_requests_name_the_host_and_carry_the_engines_key():
     assert LegPool("http://[::1]:9", PoolLimits()).own_lines == b"host: [::1]:9\r\n"
-    pool = LegPool("http://user:pw@h:1", PoolLimits(), EngineAccess("k2"))
+    pool = LegPool("http://h:1", PoolLimits(), EngineAccess("k2"))
     assert pool.own_lines == b"host: h:1\r\nauthorization: Bearer k2\r\n"
 
 
@@ -130,7 +132,7 @@ async def test_a_closed_port_is_unreachable():
 
 
 async def test_a_black_hole_is_unreachable_in_time(monkeypatch):
-    async def never(*_, ssl):
+    async def never(*_, **__):
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
