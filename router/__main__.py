@@ -16,7 +16,8 @@ from types import FrameType
 from typing import NoReturn, get_origin, get_type_hints
 
 from router.contract.errors import DeploymentError, Impossible, MissingDependency
-from router.settings import SECRETS, Settings, help_texts, share
+from router.limits import check_division, share
+from router.settings import SECRETS, Settings, help_texts
 from router.sources import ENV_PREFIX, load
 
 LOG = logging.getLogger("tandem.router")
@@ -93,6 +94,7 @@ def _serve(settings: Settings, read: Callable[[], Settings], config: str | None)
         ports = [settings.port, *([settings.metrics_port] if settings.metrics_port else ())]
         _run(serve(settings, [listen(settings.host, port) for port in ports], again=Again(read, files)))
         return 0
+    check_division(settings, size)
     listeners = listen_together(settings.host, settings.port, size)
     more = listen_together(settings.host, settings.metrics_port, size) if settings.metrics_port else []
     with TemporaryDirectory(prefix="tandem-workers-") as folder:

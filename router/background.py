@@ -51,7 +51,9 @@ class Background:
 
 
 async def end_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """All have ended. The store's client may keep a cancellation for itself, so it is said until it is heard."""
+    """All have ended. The store's client sends under `asyncio.wait_for`, which until Python 3.12 forgets a cancellation
+    that meets the end of what it waits for: so it is said until it is heard.
+    """
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()

@@ -44,6 +44,7 @@ from router.driver.screen import Screen
 from router.driver.sharing import Sharing
 from router.driver.watch import FleetSource, FleetWatch
 from router.governor import Again, Governor
+from router.observe.recent import OwnRecords
 from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
 from router.observe.tracing import Tracing, build_tracing
@@ -58,6 +59,7 @@ from router.store.recovery import Recovery
 from router.workers.figures import Figures, Place
 from router.workers.lines import LineSink
 from router.workers.orders import OrderFile
+from router.workers.records import SharedRecords
 
 LOG = logging.getLogger("tandem.router")
 _GC_THRESHOLDS = (10_000, 20, 50)
@@ -84,6 +86,8 @@ class Parts:
     tracing: Tracing | None = None
     figures: Figures | None = None
     """With several workers: the metrics of all."""
+    shared_records: SharedRecords | None = None
+    """With several workers: the last requests of all."""
     background: Background = field(default_factory=Background)
 
     @property
@@ -91,6 +95,10 @@ class Parts:
         """The store, or another source of the fleet, does not answer."""
         writes = self.ledger is not None and self.ledger.degraded
         return self.watch.degraded or writes or (self.sharing is not None and self.sharing.degraded)
+
+    def own_records(self) -> OwnRecords:
+        """The last requests of this process."""
+        return OwnRecords(self.telemetry.recent, self.router.clerk.work_off)
 
     def num_workers(self) -> int:
         """Router processes behind this port that are alive."""
@@ -138,6 +146,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     telemetry.watch(functools.partial(gauges, parts))
     if place is not None:
         parts.figures = Figures(place, telemetry.collect)
+        parts.shared_records = SharedRecords(parts.own_records(), place)
     return parts
 
 
@@ -159,7 +168,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     door = Door(parts.router, limits, security.gate, escorted=security.escorted)
     door.hints = build_hints(settings)
     door.sampler = Sampler(settings.trace_share) if settings.otlp else None
-    door.priority_from = settings.priority_from
+    door.priority_from, door.priority_ahead = settings.priority_from, settings.priority_ahead
     ledger = parts.ledger
 
     @asynccontextmanager
@@ -172,7 +181,7 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         parts.watch,
         parts.render_metrics,
         lambda: parts.degraded,
-        Shown(parts.telemetry.recent, parts.router.clerk.work_off, ledger.story if ledger is not None else None),
+        Shown(parts.shared_records or parts.own_records(), ledger.story if ledger is not None else None),
         Console(parts.governor.orders, lambda: effective(parts.governor.settings), MODES),
         parts.num_workers,
         read_aliases(settings.model_aliases),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from router.driver.router import Router
@@ -29,16 +29,17 @@ async def running(parts: Parts) -> AsyncIterator[None]:
 
     On the way out everything is ended.
     """
-    try:
-        await _start(parts)
-        yield
-    finally:
-        parts.router.drain()
-        parts.router.abort()
-        parts.router.sweep.stop()
-        await parts.background.end()
-        await parts.router.aclose()
-        await _close(parts)
+    async with nullcontext() if parts.shared_records is None else parts.shared_records.answering():
+        try:
+            await _start(parts)
+            yield
+        finally:
+            parts.router.drain()
+            parts.router.abort()
+            parts.router.sweep.stop()
+            await parts.background.end()
+            await parts.router.aclose()
+            await _close(parts)
 
 
 async def _start(parts: Parts) -> None:

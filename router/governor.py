@@ -22,8 +22,9 @@ from router.core.retries import RetryBudget
 from router.driver.orders import OrderPlace, Orders
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
+from router.limits import BUDGETS
 from router.placing import build_explanations, build_rules
-from router.settings import BUDGETS, Settings
+from router.settings import Settings
 from router.watched import WatchedFiles
 
 LOG = logging.getLogger("tandem.router")

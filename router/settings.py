@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from math import inf
 
 from router.contract.engine_hosts import read_engine_hosts
@@ -125,6 +125,8 @@ class Settings:
     """Estimated prompt tokens that may wait; 0: no limit."""
     priority_from: str = "none"
     """Where a waiting request's priority is read, smaller first: none, header (X-Priority) or body (priority)."""
+    priority_ahead: int = 0
+    """How far clients may step ahead: a priority below minus this counts as that; 0: they may only step back."""
     queue_s: float = 60.0
     """Seconds for which a request may wait for admission."""
     max_body_bytes: int = 16 * 1024 * 1024
@@ -249,19 +251,6 @@ def check(settings: Settings) -> Settings:
     return settings
 
 
-BUDGETS = (
-    "max_requests",
-    "max_tokens",
-    "model_max_requests",
-    "model_max_tokens",
-    "caller_max_requests",
-    "caller_max_tokens",
-)
-"""Limits of what is in flight."""
-DIVIDED = (*BUDGETS, "queue_requests", "queue_tokens")
-"""Limits of a replica that its workers divide among them."""
-
-
 def _check_ports(settings: Settings) -> None:
     for name in ("port", "metrics_port"):
         if getattr(settings, name) > 65535:
@@ -276,16 +265,6 @@ def _check_shares(settings: Settings) -> None:
             raise BadSettings(f"{name} must be from 0 to 1, got {getattr(settings, name)}.")
     if settings.otlp and not settings.otlp.startswith(("http://", "https://")):
         raise BadSettings(f"otlp must be an http:// or https:// address, got {settings.otlp!r}.")
-
-
-def share(settings: Settings, slot: int, size: int) -> Settings:
-    """The settings of worker `slot` of `size`: its part of the limits, at least 1 of each that there is."""
-    if settings.shared_budgets:
-        return settings
-    whole = {name: getattr(settings, name) for name in DIVIDED}
-    parts = {name: max(count // size + (slot < count % size), 1) if count else 0 for name, count in whole.items()}
-    # Any: replace() takes the fields by name, and all of these are whole numbers.
-    return replace(settings, **parts)  # type: ignore[arg-type]
 
 
 def _among(name: str, value: str, allowed: tuple[str, ...]) -> None:

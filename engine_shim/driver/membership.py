@@ -55,8 +55,8 @@ class Membership:
         self._leaving = True
         if self._task is not None:
             self._task.cancel()
-            # A heartbeat that is under way would bring the instance back, and the store's client may keep the
-            # cancellation for itself.
+            # A heartbeat that is under way would bring the instance back, and asyncio.wait_for, under which the store's
+            # client sends, may forget the cancellation until Python 3.12.
             await asyncio.wait((self._task,))
         for greeting in list(self._greeting.values()):
             greeting.cancel()

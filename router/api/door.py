@@ -52,6 +52,8 @@ class Door:
     """Decides what is traced; None: nothing is."""
     priority_from = "none"
     """Where a request's priority is read (see wishes)."""
+    priority_ahead = 0
+    """The best priority that a client may name is minus this."""
 
     def __init__(
         self, router: Router, limits: DoorLimits, gate: Gate | None = None, *, escorted: frozenset[bytes] = NOT_PLAIN
@@ -89,7 +91,8 @@ class Door:
             if not plain and not PHASE_HEADERS.isdisjoint(headers):
                 intake.deadlines = shortened(headers, self.router.deadlines, intake.prompt_tokens)
             if self.priority_from != "none":
-                intake.priority = priority_of(self.priority_from, headers, intake.body)
+                named = priority_of(self.priority_from, headers, intake.body)
+                intake.priority = max(named, -self.priority_ahead)
             if self.hints is not None:
                 self.hints.apply(intake, headers)
             model = intake.model

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Response
 from router.contract.errors import RouteUnknown, StoreError
 from router.contract.ids import RequestId, TransferId, request_of
 from router.contract.ledger import StoryLine
-from router.observe.recent import Recent
+from router.observe.recent import Records
 
 ReadStory = Callable[[RequestId], Awaitable[Sequence[StoryLine]]]
 
@@ -39,9 +39,7 @@ _PAGE_HEADERS = {
 class Shown:
     """What the page reads."""
 
-    recent: Recent
-    settle: Callable[[], None]
-    """Everything that has ended is in `recent` afterwards."""
+    records: Records
     story: ReadStory | None
     """Reads a request's Story from the store; None without a store."""
 
@@ -51,16 +49,14 @@ def add_watching(app: FastAPI, shown: Shown) -> None:
 
     @app.get("/admin/requests")
     async def requests(limit: int = 100, failed: bool = False) -> Response:
-        """The last finished requests of this process, the newest first; with `failed` those that were not served."""
-        shown.settle()
-        records = shown.recent.newest(max(1, min(limit, MAX_SHOWN)), failed_only=failed)
+        """The last finished requests, the newest first; with `failed` those that were not served."""
+        records = await shown.records.newest(max(1, min(limit, MAX_SHOWN)), failed_only=failed)
         return Response(msgspec.json.encode({"requests": records}), media_type=_JSON)
 
     @app.get("/admin/requests/{request_id:path}")
     async def request(request_id: str) -> Response:
         """One request, by the X-Request-Id of its answer: its record, if it ended here of late, and its Story."""
-        shown.settle()
-        record = shown.recent.find(request_id)
+        record = await shown.records.find(request_id)
         ours, _ = request_of(TransferId(record.request_id if record is not None else request_id))
         story, degraded = await _read_story(shown.story, ours)
         if record is None and not story and not degraded:

@@ -100,7 +100,7 @@ class Admission(Generic[Entry]):
         accounts = self._accounts(scope)
         if not accounts.counting:
             for intake in in_flight:
-                accounts.of(intake.model if scope is Scope.MODEL else intake.caller).take(intake.prompt_tokens)
+                accounts.of(intake.owner if scope is Scope.MODEL else intake.caller).take(intake.prompt_tokens)
         accounts.set_budget(name, budget)
 
     def _accounts(self, scope: Scope) -> Accounts:
@@ -118,7 +118,7 @@ class Admission(Generic[Entry]):
         return self._wait_or_refuse(intake, tokens)
 
     def _admit_counted(self, intake: Intake, tokens: int) -> TandemError | Entrance | None:
-        model, caller = self._models.of(intake.model), self._callers.of(intake.caller)
+        model, caller = self._models.of(intake.owner), self._callers.of(intake.caller)
         if intake.caller and not caller.fits(tokens):
             return QuotaExceeded("Your requests in flight are at your limit; send more when some have ended.")
         if self.waiting or not model.fits(tokens) or not self._total.take_within(tokens):
@@ -134,7 +134,7 @@ class Admission(Generic[Entry]):
         tokens = intake.prompt_tokens
         self._total.give(tokens)
         if self._models.counting:
-            self._models.of(intake.model).give(tokens)
+            self._models.of(intake.owner).give(tokens)
         if self._callers.counting:
             self._callers.of(intake.caller).give(tokens)
 
@@ -167,7 +167,7 @@ class Admission(Generic[Entry]):
         lost = None if self._has_room(tokens) else self._last_below(intake.priority)
         if lost is not None:
             self._remove(lost)
-        self._lines.setdefault(intake.model, Line()).put(entry, intake.caller, tokens, intake.priority)
+        self._lines.setdefault(intake.owner, Line()).put(entry, intake.caller, tokens, intake.priority)
         self.waiting += 1
         self.waiting_tokens += tokens
         if self._callers.counting:
@@ -181,7 +181,7 @@ class Admission(Generic[Entry]):
             self._callers.of(entry.intake.caller).give(entry.intake.prompt_tokens)
 
     def _remove(self, entry: Entry) -> None:
-        line = self._lines.get(entry.intake.model)
+        line = self._lines.get(entry.intake.owner)
         if line is not None and line.remove(entry):
             self._shorten(entry.intake)
 
@@ -189,8 +189,8 @@ class Admission(Generic[Entry]):
         """A request has left the line of its model."""
         self.waiting -= 1
         self.waiting_tokens -= intake.prompt_tokens
-        if not self._lines[intake.model]:
-            del self._lines[intake.model]
+        if not self._lines[intake.owner]:
+            del self._lines[intake.owner]
 
     def next(self) -> Entry | None:
         """The next one has come in, as if by `admit`; None when nobody waits or nobody fits.

@@ -60,6 +60,8 @@ class Pool:
     """Everyone who serves one model."""
 
     model: str
+    owner: str
+    """The model that its members call their own, where `model` is an alias or an adapter; else `model` itself."""
     members: tuple[Member, ...]
     pairings: Mapping[Mode, Pairing]
     either: Pairing | None
@@ -156,8 +158,10 @@ def _pool(model: str, members: tuple[Member, ...]) -> Pool:
     prefills, decodes = _of_role(taking, Role.PREFILL), _of_role(taking, Role.DECODE)
     possible = {mode: pair_up(prefills, decodes, mode) for mode in (_PUSH, _PULL)}
     pairings = {mode: pairing for mode, pairing in possible.items() if pairing.prefills}
+    owners = {member.instance.model for member in members}
     return Pool(
         model=model,
+        owner=model if model in owners else min(owners),
         members=members,
         pairings=pairings,
         either=join(tuple(pairings.values())),

@@ -71,6 +71,8 @@ class Intake:
     """The name of the API key that it came with, or empty where none is needed."""
     priority: int = 0
     """A smaller one comes in first where requests wait."""
+    owner: str = ""
+    """The model whose budget it counts against: its own one, or the one that has this name as an alias or adapter."""
     explained: bool = False
     """Its client wants to be told of its way."""
     deadlines: Deadlines | None = None

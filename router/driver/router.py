@@ -101,6 +101,13 @@ class Router:
         """An Exchange that answers `client`, now or later; or the error that the client is to be answered with."""
         if self.explanations is not None:
             intake.request_id = request_id
+        pool = self.fleet.pools.get(intake.model)
+        if pool is not None:
+            intake.owner = pool.owner
+        elif intake.model and self.fleet.pools:
+            chosen = self.place(intake, frozenset())
+            if isinstance(chosen, Refusal):  # a name that nobody has takes neither an account nor a turn in the line
+                return self.why_refused(chosen)
         entrance = self.admission.admit(intake)
         if isinstance(entrance, TandemError):
             return entrance

@@ -1,9 +1,10 @@
-"""Recent: the last finished requests of this process, for people who look at one."""
+"""Recent: the last finished requests, for people who look at one."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from router.contract.ledger import Outcome
 from router.core.record import Record
@@ -29,15 +30,46 @@ class Recent:
 
     def newest(self, limit: int, *, failed_only: bool = False) -> list[Record]:
         """At most `limit`, the newest first; with `failed_only` those that were not served."""
-        records = self._others if failed_only else (*self._served, *self._others)
-        return sorted(records, key=_at, reverse=True)[:limit]
+        return newest_of(self._others if failed_only else (*self._served, *self._others))[:limit]
 
     def find(self, request_id: str) -> Record | None:
         """The one with this id, the client's or ours; the newest of several."""
-        return next((r for r in self._all() if request_id in (r.request_id, r.client_id)), None)
+        records = newest_of((*self._served, *self._others))
+        return next((r for r in records if request_id in (r.request_id, r.client_id)), None)
 
-    def _all(self) -> Iterator[Record]:
-        yield from sorted((*self._served, *self._others), key=_at, reverse=True)
+
+class Records(Protocol):
+    """The last finished requests of the router behind this port, of one process or of several."""
+
+    async def newest(self, limit: int, *, failed_only: bool = False) -> list[Record]:
+        """At most `limit`, the newest first; with `failed_only` those that were not served."""
+
+    async def find(self, request_id: str) -> Record | None:
+        """The one with this id, the client's or ours; the newest of several."""
+
+
+class OwnRecords:
+    """Those of this process. See Records."""
+
+    def __init__(self, recent: Recent, settle: Callable[[], None]) -> None:
+        """After `settle`, everything that has ended is in `recent`."""
+        self._recent = recent
+        self._settle = settle
+
+    async def newest(self, limit: int, *, failed_only: bool = False) -> list[Record]:
+        """See Records."""
+        self._settle()
+        return self._recent.newest(limit, failed_only=failed_only)
+
+    async def find(self, request_id: str) -> Record | None:
+        """See Records."""
+        self._settle()
+        return self._recent.find(request_id)
+
+
+def newest_of(records: Iterable[Record]) -> list[Record]:
+    """All of them, the newest first."""
+    return sorted(records, key=_at, reverse=True)
 
 
 def _at(record: Record) -> float:

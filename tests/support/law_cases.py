@@ -13,6 +13,8 @@ from tests.support.texts import FIXED, awkward_texts
 
 NUM_CASES = 204
 ANSWER_TOKENS = 4
+LONGEST_TEXT_TOKENS = 64
+"""Long prompts are those of exact lengths; every token is computed twice."""
 
 _SUBJECTS = [
     "The river",
@@ -78,20 +80,20 @@ def prose(rng: random.Random, num_sentences: int) -> str:
 def law_cases(encode: Any) -> list[LawCase]:
     """All cases. `encode(text) -> list[int]` is the tokenizer's, used to cut prompts to exact lengths."""
     rng = random.Random(20)
-    lengths = [1, 1, 2, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 513, 900]
-    lengths += [int(2 ** rng.uniform(0, 6.5)) for _ in range(70 - len(lengths))]
+    lengths = [1, 1, 2, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 385, 900]
+    lengths += [int(2 ** rng.uniform(0, 5.5)) for _ in range(90 - len(lengths))]
     cases = []
     for index, length in enumerate(lengths):
         tokens = encode(prose(rng, 3 + length // 6))[:length]
         assert len(tokens) == length, (length, len(tokens))
         cases.append(LawCase(f"ids-{index}-{length}", "/v1/completions", {"prompt": tokens}))
-    texts = [text for text in awkward_texts(120, seed=3) if text][:70]
+    texts = [text for text in awkward_texts(160, seed=3) if text and len(encode(text)) <= LONGEST_TEXT_TOKENS][:70]
     cases += [LawCase(f"text-{k}", "/v1/completions", {"prompt": text}) for k, text in enumerate(texts)]
     for index in range(NUM_CASES - len(cases)):
-        messages = [{"role": "user", "content": prose(rng, rng.randint(1, 2))}]
+        messages = [{"role": "user", "content": prose(rng, 1)}]
         if index % 3 == 0:
             messages.insert(0, {"role": "system", "content": "Answer briefly. " + rng.choice(FIXED[4:30])})
-        if index % 4 == 0:
+        if index % 4 == 3:
             messages += [
                 {"role": "assistant", "content": prose(rng, 1)},
                 {"role": "user", "content": rng.choice(("Why?", "Go on 👍", "再说一遍。"))},

@@ -129,7 +129,7 @@ async def test_the_law_in_fast_numerics_up_to_near_ties(
     async with ProcessSite(tmp_path) as site:
         await site.open_engines(p=f"--role prefill {COMMON}", d=f"--role decode {COMMON}")
         await site.open_router("push", "p", "d", "--mode", "push", *PATIENT)
-        some = cases[::4]
+        some = cases[::8]
         answers = await ask_all(site, site.routers["push"], some, 32)
         verdicts = [golden.judge(case, answers[case.name]) for case in some]
         record_property("near_ties", verdicts.count("near_tie"))

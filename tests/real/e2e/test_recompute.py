@@ -35,14 +35,11 @@ async def test_a_prompt_whose_kv_does_not_come_fails_or_is_computed_on_decode(tm
     async with ProcessSite(tmp_path) as site:
         await site.open_engines(
             p=f"--role prefill {common}",
-            fails=f"--role decode --kv-wait-for-s 1 {common}",
             computes=f"--role decode --kv-wait-for-s 1 --kv-failure recompute {common}",
         )
         plain = await site.client.post(f"{site.engines['p'].url}/v1/completions", json=body)
         expected = plain.json()["choices"][0]["token_ids"]
         assert len(set(expected)) > 2, "an answer that could not be anything"
-        failed = await orphan_leg(site, "fails", "req-1.1", body)
-        assert (failed.status_code, failed.json()["error"]["code"]) == (504, "kv_wait_timeout")
         computed = await orphan_leg(site, "computes", "req-2.1", body)
         assert computed.json()["choices"][0]["token_ids"] == expected
         metrics = (await site.client.get(f"{site.engines['computes'].url}/metrics")).text

@@ -1,5 +1,6 @@
 """Who gets a request, and how its KV cache gets there, with real sockets: modes, sessions, prefixes, aliases."""
 
+import asyncio
 import json
 
 import pytest
@@ -155,3 +156,28 @@ async def test_nobody_is_told_where_the_setting_is_not_made():
     async with rig() as r:
         told = (await r.client.post(PATH, json=LONG, headers={"X-Tandem-Explain": "1"})).headers
         assert not [name for name in told if name.startswith("x-tandem")]
+
+
+async def test_all_names_of_a_model_share_its_budget():
+    async with rig(model_aliases=("a=m", "b=m"), model_max_requests=2) as r:
+        r.behave(r.decode, num_events=10_000, gap_s=0.05)
+        bodies = [LONG | {"model": name, "stream": True} for name in ("a", "b")]
+        async with (
+            r.client.stream("POST", PATH, json=bodies[0]) as first,
+            r.client.stream("POST", PATH, json=bodies[1]) as second,
+        ):
+            assert (first.status_code, second.status_code) == (200, 200)
+            assert (await r.client.post(PATH, json=LONG)).json()["error"]["code"] == "overloaded"
+        await r.come_to_rest()
+
+
+async def test_a_name_that_nobody_has_takes_no_place_in_the_line():
+    async with rig(max_requests=1, queue_requests=1, explain_placements=4) as r:
+        r.behave(r.decode, num_events=10_000, gap_s=0.05)
+        async with r.client.stream("POST", PATH, json=LONG | {"stream": True}):
+            waiting = asyncio.create_task(r.client.post(PATH, json=LONG))
+            await until(lambda: r.parts.router.admission.waiting == 1)
+            answer = await r.client.post(PATH, json=LONG | {"model": "nobody's"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+            waiting.cancel()
+        await r.come_to_rest()

@@ -127,6 +127,8 @@ async def test_a_killed_worker_takes_only_its_own_streams_and_no_figure_with_it(
         assert all([await stream(made.url) for _ in range(8)])
         async with httpx.AsyncClient(base_url=made.url, timeout=30) as client:
             assert (await client.get("/readyz")).json()["workers"] == 2
+            told = (await client.get("/admin/requests", params={"limit": 8})).json()["requests"]
+            assert len({one["request_id"] for one in told}) == 8, "whichever of the two has served them"
         await made.until_served(NUM_STREAMS + 8)
         assert sum(one.done() for one in running) == num_lost
         for one in running:

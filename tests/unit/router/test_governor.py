@@ -50,7 +50,7 @@ def test_deadlines_budgets_policies_and_mode_change_while_it_runs(governed):
     assert (router.deadlines.next_token_s, router.shortest_s) == (7.0, 3.0)
     assert (router.conduct.attempts, router.conduct.cancels_prefill, router.conduct.owner) == (5, False, owner)
     assert router.desk.rules.mode is Mode.PULL and router.desk.rules.prefill_policy is not policy
-    intake = SimpleNamespace(model="m", caller="", prompt_tokens=1, priority=0)
+    intake = SimpleNamespace(owner="m", caller="", prompt_tokens=1, priority=0)
     assert not isinstance(router.admission.admit(intake), BadSettings) and router.admission.requests == 1
 
 

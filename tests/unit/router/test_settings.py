@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 
 from router.contract.errors import BadSettings
-from router.settings import Settings, check, help_texts, share
+from router.settings import Settings, check, help_texts
 from router.sources import load
 
 BASE = {"decode": ("http://d:1",)}
@@ -73,15 +73,6 @@ def test_the_deployment_key_is_never_shown():
     with pytest.raises(BadSettings, match="at least 16 characters") as refused:
         load(BASE, {"TANDEM_DEPLOYMENT_KEY": "short"}, None)
     assert "'short'" not in refused.value.message
-
-
-@pytest.mark.parametrize(("requests", "tokens", "size"), [(10, 7, 3), (3, 2, 3), (4096, 0, 7)])
-def test_workers_share_the_limits_without_a_rest(requests, tokens, size):
-    whole = Settings(max_requests=requests, max_tokens=tokens, decode=("http://d:1",))
-    shares = [share(whole, slot, size) for slot in range(size)]
-    assert sum(one.max_requests for one in shares) == requests
-    assert sum(one.max_tokens for one in shares) <= max(tokens, size)
-    assert all((one.max_tokens > 0) == (tokens > 0) for one in shares)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from router.core.placement import Desk, Rules
 from router.driver.conduct import Conduct
 from router.driver.orders import Orders
 from router.driver.router import Router
-from router.observe.recent import Recent
+from router.observe.recent import OwnRecords, Recent
 from tests.support.instances import both, decode, prefill
 
 
@@ -25,7 +25,7 @@ async def shown():
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
     router.attach(None, SimpleNamespace(fold=lambda record, gaps: None, count_retry=lambda reason: None))
     watch = SimpleNamespace(degraded=False, looked_at=0.0)
-    watching = Shown(Recent(), router.clerk.work_off, None)
+    watching = Shown(OwnRecords(Recent(), router.clerk.work_off), None)
     aliases = {"nick": "m", "lost": "half"}
     console = Console(Orders(None, lambda drained, mode: None), dict, ())
     surface = Surface(

@@ -2,7 +2,7 @@ import pytest
 
 from router.api.door import Door, DoorLimits, sane_id
 from router.api.hints import Hints
-from router.core.admission import Admission
+from router.core.admission import Admission, Limits
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.intake import Endpoint
@@ -114,3 +114,12 @@ async def test_hints_are_listened_to_when_there_are_any(door):
     assert (client.refused.http_status, record.code) == (400, "bad_request")
     _, _, record = knock(door, {}, b'{"model":"nick"}')
     assert record.model == "other"
+
+
+@pytest.mark.parametrize(("ahead", "named", "counted"), [(0, b"-999999", 0), (5, b"-999999", -5), (0, b"7", 7)])
+async def test_clients_step_ahead_no_further_than_they_may(door, ahead, named, counted):
+    door.priority_from, door.priority_ahead = "header", ahead
+    door.router.admission = Admission(0, 0, Limits(waiting_requests=1))
+    _, exchange, _ = knock(door, {b"x-priority": named})
+    assert exchange.intake.priority == counted
+    exchange.on_client_gone()

@@ -8,7 +8,7 @@ from router.contract.errors import StoreDown
 from router.contract.ids import Attempt
 from router.contract.ledger import Outcome, StoryLine
 from router.core.record import Record
-from router.observe.recent import Recent
+from router.observe.recent import OwnRecords, Recent
 
 LINE = StoryLine(1.5, Attempt(1), "router-a", "served", "push")
 
@@ -16,7 +16,7 @@ LINE = StoryLine(1.5, Attempt(1), "router-a", "served", "push")
 def client_of(recent: Recent, story=None) -> httpx.AsyncClient:
     app = FastAPI()
     add_problems(app)
-    add_watching(app, Shown(recent, lambda: None, story))
+    add_watching(app, Shown(OwnRecords(recent, lambda: None), story))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://router")
 
 

@@ -16,7 +16,7 @@ class Waiter:
 
 def intake(tokens=1, model="m", caller="", priority=0) -> Intake:
     body = b" " * (tokens - 1) * CHARS_PER_TOKEN
-    return Intake(Endpoint.CHAT, body, model, False, "", caller=caller, priority=priority)
+    return Intake(Endpoint.CHAT, body, model, False, "", caller=caller, priority=priority, owner=model)
 
 
 def stand(admission: Admission, **fields) -> Waiter:
