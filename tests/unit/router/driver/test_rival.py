@@ -56,7 +56,7 @@ class Scene:
 
     def prefilled(self, number, status=200):
         leg = self.of(PrefillLeg, number)
-        who = b'"remote_engine_id":"%b@1","remote_request_id":"r"' % leg._pool._host.encode()
+        who = b'"remote_engine_id":"%b@1","remote_request_id":"r"' % leg._pool._at.host.encode()
         where = b'"remote_host":"h","remote_port":1,"tp_size":1,"remote_block_ids":[[0]]'
         handed = b'{"kv_transfer_params":{%b,%b}}' % (who, where)
         leg.on_answer(Line(status, JSON), handed, True)
