@@ -119,7 +119,8 @@ def judge(got: list[int], wanted: Answer) -> str:
     return "equal" if len(got) == len(wanted.tokens) else f"{got} is longer than {wanted.tokens}"
 
 
-async def test_the_law(stand: Stand, cases: list[LawCase], alone: Mapping[str, Answer], record_property: Any) -> None:
+async def test_the_law(alone: Mapping[str, Answer], stand: Stand, cases: list[LawCase], record_property: Any) -> None:
+    """`alone` comes first: its server is gone before others start."""
     before = await stand.site.metrics(stand.decode)
     answers = await ask_all(stand.site.routers[0].url, cases, stand.mode)
     verdicts = {case.name: judge(answers[case.name].tokens, alone[case.name]) for case in cases}
