@@ -11,7 +11,7 @@ from math import inf
 
 from engine_shim.core import decode_effects, prefill_effects
 from engine_shim.core.decode_effects import DecodeEffect
-from engine_shim.core.prefill_effects import PrefillEffect, Write
+from engine_shim.core.prefill_effects import PrefillEffect
 from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
@@ -19,7 +19,7 @@ from engine_shim.simulation.story import Invariant
 from router.contract.ids import EngineId, Epoch, TransferId, digest_of, request_of
 from router.contract.instance import Mode
 from router.contract.notices import Cancelled
-from router.contract.rendezvous import JoinState, PrefillDone
+from router.contract.rendezvous import PrefillDone
 from router.contract.tags import Tag
 from router.contract.wire import NO_WAITS, Waits
 
@@ -67,7 +67,6 @@ SAFEGUARDS: dict[str, Safeguard] = {
             "pin_chunks", _I.KV_SAFE, "blocks of a prompt that is being computed are pinned before any is pushed"
         ),
         Safeguard("drain_before_stopped", _I.SEATS_SAFE, "prefill says Stopped when none of its WRITEs is under way"),
-        Safeguard("fence_chunks", _I.SEATS_SAFE, "of an abandoned push no further chunk is posted"),
     )
 }
 
@@ -130,23 +129,6 @@ class _SaysStoppedEarly(PrefillDesk):
             decode = registration.decode_engine_id
             effects.append(prefill_effects.FreeSeats(transfer_id, decode, reason, begun=False))
         return effects
-
-
-class _PushesOn(PrefillDesk):
-    """An abandoned push stops, says so, and goes on with the chunks that are computed later."""
-
-    def on_prefilling(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
-        return super().on_prefilling(part, now) + self._push_abandoned(part, now)
-
-    def _push_abandoned(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
-        ticket = self._tickets[part.transfer_id]
-        if ticket.state is not JoinState.VOID or ticket.push is None or ticket.registration is None:
-            return []
-        chunk = ticket.push.take(part.num_tokens, self._limits, complete=False)
-        return [] if chunk is None else [Write(ticket.registration, part, chunk)]
-
-    def on_written(self, transfer_id: TransferId, error: str, now: float) -> list[PrefillEffect]:
-        return [] if self.state_of(transfer_id).closed else super().on_written(transfer_id, error, now)
 
 
 class _HastySeats(SeatDesk):
@@ -226,7 +208,6 @@ _PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
     "drain_before_free_kv": _HastyPrefill,
     "chunks_follow_prefill": _RunsAhead,
     "drain_before_stopped": _SaysStoppedEarly,
-    "fence_chunks": _PushesOn,
 }
 _SEAT_DESKS: dict[str, type[SeatDesk]] = {
     "quarantine": _HastySeats,

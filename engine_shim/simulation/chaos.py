@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from engine_shim.simulation.network import Noise
@@ -14,7 +14,6 @@ CHUNK_MOMENTS = ("chunk", "written")
 """A chunk of a prompt has been computed, or a WRITE of it has ended."""
 MOMENTS = (
     *("placed", "leg", "registered", "prefilled", "copying", "token", "committed", "cancelled"),
-    *CHUNK_MOMENTS,
     *("SEATED", "FILLED", "MATCHED", "LANDED", "DRAINING", "VOID"),
 )
 """What a fault may wait for: steps of the hand-over, and states of prefill's Rendezvous."""
@@ -122,7 +121,13 @@ def _deaf_in_the_middle(rng: random.Random, hosts: Sequence[str]) -> Fault:
     return Fault(FaultKind.PART, "p1", router, 8.0 * rng.random(), 6.0, "chunk", True, True)
 
 
-_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag, _deaf_in_the_middle)
+_PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag)
+
+
+def draw_chunk_faults(rng: random.Random, hosts: Sequence[str]) -> list[Fault]:
+    """Faults that wait for chunks: nobody else's moment is as short, or comes as often."""
+    faults = [replace(_draw_fault(rng, hosts), moment=rng.choice(CHUNK_MOMENTS)) for _ in range(rng.choice((0, 1, 2)))]
+    return [*faults, _deaf_in_the_middle(rng, hosts)] if rng.random() < 0.2 else faults
 
 
 def _draw_noise(rng: random.Random) -> Noise:

@@ -192,7 +192,7 @@ class ToyEngine:
         """The next chunk of the prompt is computed after its share of the time."""
         num_blocks = sequence.prompt.num_blocks
         count = min(self._scene.chunk_blocks or num_blocks, num_blocks - sequence.num_computed)
-        wait_s = sequence.prompt.prefill_for_s * count / num_blocks
+        wait_s = sequence.prompt.prefill_for_s * (count / num_blocks)
         self._scene.timeline.timer(wait_s, self._process, self._end_chunk, sequence, sequence.num_computed + count)
 
     def _end_chunk(self, sequence: Sequence, num_blocks: int) -> None:

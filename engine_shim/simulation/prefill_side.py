@@ -32,6 +32,9 @@ from router.contract.tags import Tag
 if TYPE_CHECKING:
     from engine_shim.simulation.shim import Shim
 
+MAX_PARTS = 3
+"""A push at once may be posted as so many WRITEs, each with its own tag."""
+
 
 def tell_peer(shim: Shim, engine_id: EngineId, notice: Notice) -> None:
     """The notice is on its way to whoever lives at that engine's address."""
@@ -151,22 +154,34 @@ class PrefillSide:
             return
         if chunk.seq == 0:
             note_copy(shim, transfer_id)
-        shim.tell(f"posts WRITE {chunk.seq + 1} of {chunk.total or 'several'}", transfer_id)
         decode = shim.copies.find(registration.decode_engine_id)
         touched = slice(chunk.first_token // BLOCK_TOKENS, -(-chunk.end_token // BLOCK_TOKENS))
-        tag = Tag(digest_of(transfer_id), Epoch(shim.instance.epoch), 0, 1, chunk.seq, chunk.total)
-        shim.copies.post(
-            CopyOrder(
-                transfer_id,
-                shim,
-                decode,
-                shim.engine.pool,
-                (decode or shim).engine.pool,
-                tuple(zip(order.done.blocks[touched], registration.seats[touched], strict=True)),
-                partial(self._on_written, transfer_id),
-                None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
+        pieces = tuple(zip(order.done.blocks[touched], registration.seats[touched], strict=True))
+        parts = 1 if shim.scene.chunk_blocks else min(shim.scene.rng.choice((1, 1, MAX_PARTS)), len(pieces))
+        shim.tell(f"posts WRITE {chunk.seq + 1} of {chunk.total or 'several'} in {parts} part(s)", transfer_id)
+        ends: list[TandemError | None] = []
+        for part in range(parts):
+            seq, total = (chunk.seq, chunk.total) if parts == 1 else (part, parts)
+            tag = Tag(digest_of(transfer_id), Epoch(shim.instance.epoch), 0, 1, seq, total)
+            shim.copies.post(
+                CopyOrder(
+                    transfer_id,
+                    shim,
+                    decode,
+                    shim.engine.pool,
+                    (decode or shim).engine.pool,
+                    pieces[part::parts],
+                    partial(self._on_part_ended, transfer_id, ends, parts),
+                    None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
+                )
             )
-        )
+
+    def _on_part_ended(
+        self, transfer_id: TransferId, ends: list[TandemError | None], parts: int, error: TandemError | None
+    ) -> None:
+        ends.append(error)
+        if len(ends) == parts:
+            self._on_written(transfer_id, next((end for end in ends if end is not None), None))
 
     def _on_written(self, transfer_id: TransferId, error: TandemError | None) -> None:
         self._shim.scene.on_moment("written", self._shim.name)

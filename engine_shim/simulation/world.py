@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from math import inf
 
 from engine_shim.core.push import PushLimits
-from engine_shim.simulation.chaos import CHUNK_MOMENTS, LAST_FAULT_S, QUIET, Chaos, Fault, FaultKind, draw_chaos
+from engine_shim.simulation.chaos import (
+    CHUNK_MOMENTS,
+    LAST_FAULT_S,
+    QUIET,
+    Chaos,
+    Fault,
+    FaultKind,
+    draw_chaos,
+    draw_chunk_faults,
+)
 from engine_shim.simulation.client import Client, End
 from engine_shim.simulation.copies import Copies
 from engine_shim.simulation.engine import BLOCK_TOKENS, Prompt
@@ -34,6 +43,8 @@ QUIET_S = 45.0
 NUM_PROBES = 2
 LEAVE_S = 0.2
 MAX_REQUESTS = 6
+CHUNKS = 0xA8000
+"""Tells this source of chance from the world's own, so that worlds without chunks are what they were before."""
 LEAVES_AT_CHUNK = 0.04
 """How often a client leaves when a chunk of some prompt has been computed or written."""
 
@@ -71,7 +82,6 @@ class World:
         self.scene = Scene(timeline, network, pace, self.off, rng.choice((6, 8, 10)), rng.random() < 0.25)
         if self._wishes.random() < 0.3:
             self.scene.hedge_after_s = self._wishes.choice((0.2, 1.0, 2.5))
-        self._draw_pushes()
         self.copies = Copies(self.scene)
         self._shelf = Shelf()
         self._mode = Mode.PUSH if rng.random() < 0.65 else Mode.PULL
@@ -79,6 +89,10 @@ class World:
         self._routers = [f"r{k + 1}" for k in range(rng.choice((1, 2, 2)))]
         self.clients: list[Client] = []
         faults, network.noise = draw_chaos(rng, ("store", *shims, *self._routers))
+        self._chunks = random.Random(self.seed ^ CHUNKS)
+        if self._chunks.random() < 0.5:
+            self._draw_pushes()
+            faults += draw_chunk_faults(self._chunks, ("store", *shims, *self._routers))
         for name in ("store", *shims, *self._routers):
             self._start(name)
         self._chaos = Chaos(faults, self._strike)
@@ -101,10 +115,9 @@ class World:
         return Verdict(self.seed, len(self.clients), scene.counts, violations, tuple(story))
 
     def _draw_pushes(self) -> None:
-        """In most worlds prefill tells of chunks; WRITEs are long or short, and one to three are under way at once."""
-        rng, scene = self._wishes, self.scene
-        if rng.random() < 0.75:
-            scene.chunk_blocks = rng.choice((1, 1, 2))
+        """Prefill tells of chunks; WRITEs are long or short, and one to three are under way at once."""
+        rng, scene = self._chunks, self.scene
+        scene.chunk_blocks = rng.choice((1, 1, 2))
         blocks = (rng.choice((1, 1, 2)), rng.choice((1, 2, 9)))
         least, most = (BLOCK_TOKENS * num_blocks for num_blocks in blocks)
         scene.limits = PushLimits(BLOCK_TOKENS, least, most, rng.choice((1, 2, 3)))
@@ -166,8 +179,10 @@ class World:
 
     def _on_moment(self, moment: str, host: str) -> None:
         self._chaos.on_moment(moment, host, self.scene.now)
-        if moment in CHUNK_MOMENTS and self.scene.now < LAST_FAULT_S and self._wishes.random() < LEAVES_AT_CHUNK:
-            client = self._wishes.choice(self.clients)
+        if not self.scene.chunk_blocks or moment not in CHUNK_MOMENTS or self.scene.now > LAST_FAULT_S:
+            return
+        if self._chunks.random() < LEAVES_AT_CHUNK:
+            client = self._chunks.choice(self.clients)
             self.scene.timeline.after(0.0, client, client.leave)
 
     def _strike(self, fault: Fault, name: str) -> None:
