@@ -13,7 +13,7 @@ SEEN_AT = {
     "death_needs_proof": 1039,
     "fence_by_epoch": 451,
     "kv_deadline": 292,
-    "registration_deadline": 178,
+    "registration_deadline": 149,
     "hedge_needs_fresh_attempt": 3,
     "hedge_loser_is_silenced": 54,
     "chunks_follow_prefill": 28,
