@@ -4,15 +4,21 @@
     decode    s per token = base + slope * sequences; so many engines that TPOT holds and the KV cache fits
 
 `python -m deploy.sizing` prints a table for the router's first guesses; give those of your engines, as `tandem bench
-serve` shows them: time to the first token by prompt length, and time per token by concurrency.
+serve` shows them (time to the first token by prompt length, and time per token by concurrency), or with `--measured`
+the file that `tandem bench engine --batch 1,8 --json FILE` has written.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import json
+import sys
+from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
+from statistics import linear_regression
 
+from router.contract.errors import BadSettings
 from router.core.pace import PREFILL_GUESS, STEP_GUESS
 
 PREFILL_BUSY = 0.7
@@ -43,6 +49,27 @@ class Load:
     cached_share: float = 0.0
     """Of the prompt, found in prefill's cache."""
     tpot_s: float = 0.03
+
+
+def measured(text: str) -> Engines:
+    """Lines through what `tandem bench engine` measured of the reference engine; its JSON is `text`.
+
+    One prompt length is no line: a prefill's base is in its time per token.
+
+    Raises:
+        BadSettings: the file is of something else, or of fewer than two batch sizes.
+    """
+    try:
+        rows = [row for row in json.loads(text)["tokens_per_s"] if row["contestant"] == "reference"]
+        decode = {row["batch"]: row["batch"] / row["median"] for row in rows if row["phase"] == "decode"}
+        prefill = {row["batch"]: 1 / row["median"] for row in rows if row["phase"] == "prefill"}
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise BadSettings(f"This is no file of `tandem bench engine --json` ({error!r}); measure again.") from error
+    if len(decode) < 2 or not prefill:
+        raise BadSettings("One batch size says nothing of the next; measure with `tandem bench engine --batch 1,8`.")
+    line = linear_regression(list(decode), list(decode.values()))
+    step_sequence_s = max(line.slope, 1e-9)
+    return Engines(0.0, prefill[min(prefill)], max(line.intercept, 0.0), step_sequence_s)
 
 
 def prefills(load: Load, engines: Engines) -> int:
@@ -78,31 +105,36 @@ def table(engines: Engines, tpot_s: float, cached_share: float) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """The table is on standard output."""
-    known = Engines()
+def main() -> int:
+    """The table is on standard output; the exit status is 2 for a file that says nothing of engines."""
     parser = argparse.ArgumentParser(description="How many prefill and decode engines a load needs.")
-    parser.add_argument(
-        "--prefill-base-s", type=float, default=known.prefill_base_s, help="seconds of an empty prefill"
+    add, known = parser.add_argument, Engines()
+    add(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="of `tandem bench engine --json FILE`; the flags below go before it",
     )
-    parser.add_argument("--prefill-tokens-per-s", type=float, default=1 / known.prefill_token_s)
-    parser.add_argument(
-        "--step-base-s", type=float, default=known.step_base_s, help="seconds of a step of one sequence"
-    )
-    parser.add_argument("--step-sequence-s", type=float, default=known.step_sequence_s, help="that one more adds")
-    parser.add_argument("--kv-tokens", type=int, default=known.kv_tokens, help="that decode's KV cache holds")
-    parser.add_argument("--tpot-s", type=float, default=0.03, help="seconds per output token that must hold")
-    parser.add_argument("--cached-share", type=float, default=0.0, help="of prompts, found in prefill's cache")
+    add("--prefill-base-s", type=float, help=f"seconds of an empty prefill; without it {known.prefill_base_s:g}")
+    add("--prefill-tokens-per-s", type=float, help=f"of one engine; without it {1 / known.prefill_token_s:g}")
+    add("--step-base-s", type=float, help=f"seconds of a step of no sequence; without it {known.step_base_s:g}")
+    add("--step-sequence-s", type=float, help=f"that one more adds; without it {known.step_sequence_s:g}")
+    add("--kv-tokens", type=int, help=f"that decode's KV cache holds; without it {known.kv_tokens}")
+    add("--tpot-s", type=float, default=0.03, help="seconds per output token that must hold")
+    add("--cached-share", type=float, default=0.0, help="of prompts, found in prefill's cache")
     given = parser.parse_args()
-    engines = Engines(
-        given.prefill_base_s,
-        1 / given.prefill_tokens_per_s,
-        given.step_base_s,
-        given.step_sequence_s,
-        given.kv_tokens,
-    )
+    try:
+        engines = measured(given.measured.read_text("utf-8")) if given.measured else known
+    except (BadSettings, OSError) as error:
+        print(f"{given.measured}: {error}", file=sys.stderr)
+        return 2
+    named = {name: getattr(given, name) for name in ("prefill_base_s", "step_base_s", "step_sequence_s", "kv_tokens")}
+    if given.prefill_tokens_per_s is not None:
+        named["prefill_token_s"] = 1 / given.prefill_tokens_per_s
+    engines = replace(engines, **{name: value for name, value in named.items() if value is not None})
     print(table(engines, given.tpot_s, given.cached_share))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,12 @@
 """The sizing table: what the cost model's lines say, by hand, and as README has it."""
 
+import json
 import re
 
+import pytest
+
 from deploy import sizing
+from router.contract.errors import BadSettings
 from tests.support.source_tree import ROOT
 
 ENGINES = sizing.Engines(0.0, 0.001, 0.01, 0.001, 10_000)
@@ -36,3 +40,28 @@ def test_readme_has_the_table():
     written = re.search(r"<!-- python -m deploy.sizing -->\n(.*?)\n<!-- end -->", readme, re.DOTALL)
     assert written is not None
     assert written[1] == sizing.table(sizing.Engines(), 0.03, 0.0)
+
+
+def bench(**tokens_per_s):
+    rows = [
+        {"contestant": "reference", "phase": name.split("_")[0], "batch": int(name.split("_")[1]), "median": value}
+        for name, value in tokens_per_s.items()
+    ]
+    return json.dumps(
+        {"tokens_per_s": [*rows, {"contestant": "transformers", "phase": "decode", "batch": 4, "median": 1}]}
+    )
+
+
+def test_measured_engines_are_lines_through_what_was_measured():
+    # A step takes 20 ms with 1 sequence and 34 ms with 8: 18 ms, and 2 ms for each.
+    engines = sizing.measured(bench(prefill_1=2000, prefill_8=2500, decode_1=50, decode_8=8 / 0.034))
+    assert engines.prefill_token_s == pytest.approx(1 / 2000)
+    assert engines.prefill_base_s == 0
+    assert engines.step_base_s == pytest.approx(0.018)
+    assert engines.step_sequence_s == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", bench(prefill_1=1, decode_1=1), bench(decode_1=1, decode_8=0)])
+def test_a_file_that_says_nothing_is_refused(text):
+    with pytest.raises(BadSettings, match="measure"):
+        sizing.measured(text)

@@ -31,7 +31,7 @@ WARPS_SENDING, WARPS_RECEIVING = 16, 14
 """Warps of a block in the kernels; csrc/params.cuh and csrc/combine_recv.cu."""
 SPREAD_COLUMNS = 1024
 """Of a row, by one warp, in fp8; csrc/dispatch_recv.cu."""
-TIMED_OUT, BAD_EXPERT, TOO_MANY_TOKENS = 1, 2, 3
+TIMED_OUT, BAD_EXPERT, TOO_MANY_TOKENS, PEER_REFUSED = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +242,11 @@ class NvlinkExperts:
             raise RankGone(
                 f"Rank {status.peer} did not come in phase {status.phase.name} of step {status.epoch} "
                 f"({status.seen} of {status.expected} ranks had); start the group again without it."
+            )
+        if fault == PEER_REFUSED:
+            raise RankGone(
+                f"Rank {status.peer} was given what it cannot do and takes no part in step {status.epoch}; "
+                "its own error says why; start the group again."
             )
         what = "a chosen expert does not exist" if fault == BAD_EXPERT else "more tokens than max_tokens were given"
         raise BadRequest(f"In step {status.epoch} {what}; the group has to start again.")

@@ -25,7 +25,19 @@ POINTERS = (
     "expert_out",
     "out",
 )
-OFFSETS = ("counts", "arrived", "ready", "x", "scale", "y", "stage_x", "stage_scale", "stage_route", "partial")
+OFFSETS = (
+    "refused",
+    "counts",
+    "arrived",
+    "ready",
+    "x",
+    "scale",
+    "y",
+    "stage_x",
+    "stage_scale",
+    "stage_route",
+    "partial",
+)
 NUMBERS = (
     "me",
     "ranks",

@@ -1,8 +1,9 @@
 """A rank's region: the memory that its peers write and read, and which bytes of it are what. Pure arithmetic.
 
 One region per rank, the same layout on all, so that an offset here is an offset there. It has one part per flight under
-way, and nothing of two parts is shared:
+way, and nothing of two parts is shared but the first word:
 
+    refused      a word: 1 + the rank that takes no further part, written by it
     counts       N rows of E + 1 tagged words, written by each source: rows per expert, then its tokens
     arrived      N flags, 32 bytes apart: a source's rows of this epoch have landed
     ready        N flags: a rank's answers of this epoch can be read, or have landed
@@ -36,6 +37,8 @@ _ROUTE_WORDS = 3
 class PartOffsets:
     """Bytes from the region's begin to what a flight uses."""
 
+    refused: int
+    """The same of all flights."""
     counts: int
     arrived: int
     ready: int
@@ -76,11 +79,14 @@ def plan_region(shape: ExpertShape, flights: int = 2) -> RegionPlan:
         begin, end = end, end + -(-num_bytes // ALIGN_BYTES) * ALIGN_BYTES
         return begin
 
+    refused = take(FLAG_BYTES)
+
     def part() -> PartOffsets:
         exact = shape.numerics is ExpertNumerics.EXACT
         rows, staged = shape.capacity_rows, 0 if exact else shape.num_ranks * shape.max_tokens
         number_row, scale_row = shape.hidden_size * shape.dispatch_format.number_bytes, 4 * shape.num_scales
         return PartOffsets(
+            refused=refused,
             counts=take(shape.num_ranks * (shape.num_experts + 1) * _COUNT_BYTES),
             arrived=take(shape.num_ranks * FLAG_BYTES),
             ready=take(shape.num_ranks * FLAG_BYTES),

@@ -211,5 +211,23 @@ def test_an_expert_that_does_not_exist_is_told() -> None:
             group.ranks[0].dispatch_receive(flight)
 
 
+def test_the_others_are_told_at_once_when_a_rank_refuses() -> None:
+    shape = replace(SMALL, num_ranks=2)
+    with nvlink_group(shape, timeout_s=30.0) as group:
+        refusing, waiting = on_gpus(StepCase("bad", shape, (4, 4), uniform).step(1))
+        refusing.topk[2, 1] = 16
+        torch.cuda.synchronize()
+        with torch.cuda.stream(group.streams[1]):
+            flight = group.ranks[1].dispatch_send(*_fields(waiting))
+            group.ranks[1].dispatch_receive(flight)
+        with torch.cuda.stream(group.streams[0]):
+            group.ranks[0].dispatch_send(*_fields(refusing))
+        group.wait()
+        status = group.ranks[1].status
+        assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
+        with pytest.raises(RankGone, match="Rank 0 was given what it cannot do"):
+            group.ranks[1].combine_receive(flight)
+
+
 def _fields(tokens: RankTokens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tokens.x, tokens.topk, tokens.weights

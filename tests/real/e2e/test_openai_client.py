@@ -1,10 +1,14 @@
 """The official openai client, unchanged, through the router in push mode."""
 
+import os
+import subprocess
+import sys
+
 import httpx
 import openai
 import pytest
 
-from tests.support.up import MODEL, Up, read_metrics
+from tests.support.up import MODEL, ROOT, Up, read_metrics
 
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(300)]
 QUESTION = [{"role": "user", "content": "Name three colours, separated by commas."}]
@@ -136,3 +140,17 @@ async def test_the_async_client_and_32_at_once(quiet_after: Up) -> None:
         ]
         answers = await asyncio.gather(*asked)
     assert all(answer.choices[0].finish_reason for answer in answers)
+
+
+def test_helm_test_passes(quiet_after: Up) -> None:
+    """The chart's test pod runs this script; the rest of a pod is Kubernetes' own."""
+    script = ROOT / "helm" / "tandem" / "files" / "send_completion.py"
+    said = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"URL": quiet_after.url, "TIMEOUT_S": "60"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith(f"{MODEL} answers ")

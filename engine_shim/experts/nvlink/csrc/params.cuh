@@ -19,8 +19,8 @@ constexpr int MAX_CHUNKS = 16;  // of the tokens of one step; each has its own a
 constexpr int SCALE_BLOCK = 128;
 constexpr int MAX_SCALES = 256;
 
-enum Phase : uint32_t { COUNTS = 1, DISPATCH = 2, COMBINE = 4 };  // as engine_shim/experts/port.py numbers them
-enum Fault : uint32_t { TIMED_OUT = 1, BAD_EXPERT = 2, TOO_MANY_TOKENS = 3 };
+enum Phase : uint32_t { COUNTS = 1, DISPATCH = 2, COMBINE = 4, REFUSED = 5 };  // as engine_shim/experts/port.py numbers them
+enum Fault : uint32_t { TIMED_OUT = 1, BAD_EXPERT = 2, TOO_MANY_TOKENS = 3, PEER_REFUSED = 4 };
 
 // In pinned host memory: a host load reads it between graph replays. `fault` is written last.
 struct Status {
@@ -35,7 +35,7 @@ struct SlotState {
 
 struct Params {
     char* region[MAX_RANKS];
-    int64_t counts, arrived, ready, x, scale, y, stage_x, stage_scale, stage_route, partial;  // offsets, bytes
+    int64_t refused, counts, arrived, ready, x, scale, y, stage_x, stage_scale, stage_route, partial;  // offsets, bytes
     SlotState* state;
     int* run_offset;      // [max_tokens * topk] place of an entry inside the run (this rank, its expert)
     int* dst_row;         // [experts] first row of this rank's run at the expert's rank

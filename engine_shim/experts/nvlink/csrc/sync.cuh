@@ -55,6 +55,12 @@ __device__ __forceinline__ bool has_come(uint32_t seen, uint32_t epoch) { return
 
 __device__ __forceinline__ bool has_failed(const Params& p) { return *static_cast<volatile uint32_t*>(p.error) != 0u; }
 
+// A rank that was given what cannot be done says so to the living ones, or they would wait for it until their deadline.
+__device__ __forceinline__ void refuse_to_all(const Params& p) {
+    for (int r = 0; r < p.ranks; ++r)
+        if (r != p.me && is_alive(*p.alive, r)) store_sys(reinterpret_cast<uint32_t*>(p.region[r] + p.refused), p.me + 1);
+}
+
 // The first fault is kept; everything after it ends at once.
 static __device__ __noinline__ void report(const Params& p, Fault fault, Phase phase, int peer, uint32_t expected, uint32_t seen) {
     if (atomicCAS(p.error, 0u, static_cast<uint32_t>(fault)) != 0u) return;
@@ -66,6 +72,13 @@ static __device__ __noinline__ void report(const Params& p, Fault fault, Phase p
     status->seen = seen;
     __threadfence_system();
     status->fault = fault;
+    if (fault == BAD_EXPERT || fault == TOO_MANY_TOKENS) refuse_to_all(p);
+}
+// True once a peer has refused; that is then this rank's fault, too.
+__device__ __forceinline__ bool is_refused(const Params& p) {
+    const uint32_t said = *reinterpret_cast<volatile uint32_t*>(p.region[p.me] + p.refused);
+    if (said != 0u) report(p, PEER_REFUSED, REFUSED, static_cast<int>(said) - 1, 0, 0);
+    return said != 0u;
 }
 // Names the first living rank that has not come in this phase, and says how many were awaited and how many have come.
 static __device__ __noinline__ void report_late(const Params& p, Phase phase, uint32_t epoch) {
@@ -83,7 +96,7 @@ static __device__ __noinline__ void report_late(const Params& p, Phase phase, ui
     report(p, TIMED_OUT, phase, missing, expected, seen);
 }
 
-// A bounded spin: `ready()` is asked until it says yes, somebody reports a fault, or the deadline passes.
+// A bounded spin: `ready()` is asked until it says yes, somebody reports a fault or refuses, or the deadline passes.
 template <typename Ready>
 __device__ __forceinline__ bool spin(const Params& p, Phase phase, uint32_t epoch, Ready ready) {
     if (ready()) return true;
@@ -91,7 +104,7 @@ __device__ __forceinline__ bool spin(const Params& p, Phase phase, uint32_t epoc
     for (uint32_t turn = 1;; ++turn) {
         if (ready()) return true;
         if (turn % 64 != 0) continue;
-        if (has_failed(p)) return false;
+        if (has_failed(p) || is_refused(p)) return false;
         if (clock_ns() > deadline) {
             report_late(p, phase, epoch);
             return false;

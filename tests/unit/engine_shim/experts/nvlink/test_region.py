@@ -18,8 +18,8 @@ def test_an_exact_region_is_counts_flags_rows_and_answers() -> None:
     plan = plan_region(WIDE, flights=1)
     (part,) = plan.parts
     rows = 4 * 128 * 8 + 64 * 127
-    assert part.counts == 0
-    assert part.arrived == 8448  # 4 rows of 257 words of 8 bytes, to the next 256
+    assert (part.refused, part.counts) == (0, 256)
+    assert part.arrived - part.counts == 8448  # 4 rows of 257 words of 8 bytes, to the next 256
     assert part.ready - part.arrived == 256  # 4 flags 32 bytes apart
     assert part.scale - part.x == rows * 7168
     assert part.y - part.scale == rows * 56 * 4
@@ -40,12 +40,14 @@ def test_a_routing_is_three_words_for_each_choice_in_whole_vectors(top_k: int, n
 
 
 @pytest.mark.parametrize("numerics", ExpertNumerics)
-def test_nothing_of_two_flights_is_shared(numerics: ExpertNumerics) -> None:
+def test_nothing_of_two_flights_is_shared_but_the_first_word(numerics: ExpertNumerics) -> None:
     plan = plan_region(replace(WIDE, numerics=numerics), flights=3)
-    begins = [begin for part in plan.parts for begin in astuple(part)]
+    assert {part.refused for part in plan.parts} == {0}
+    begins = [begin for part in plan.parts for begin in astuple(part)[1:]]
     assert all(begin % ALIGN_BYTES == 0 for begin in begins)
-    assert all(a <= b for a, b in pairwise([*begins, plan.num_bytes]))
-    assert plan.num_bytes == 3 * plan_region(replace(WIDE, numerics=numerics), flights=1).num_bytes
+    assert all(a <= b for a, b in pairwise([ALIGN_BYTES, *begins, plan.num_bytes]))
+    one = plan_region(replace(WIDE, numerics=numerics), flights=1).num_bytes
+    assert plan.num_bytes - ALIGN_BYTES == 3 * (one - ALIGN_BYTES)
 
 
 @pytest.mark.parametrize(
