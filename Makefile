@@ -16,7 +16,7 @@ NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench tests/real/e2e/
 VLLM ?= $(CURDIR)/.tandem/vllm
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -88,6 +88,12 @@ progressive-bench: install  ## what is left when prefill is done: a push in chun
 experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)
 	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 TANDEM_TEST_EXPERT_RANKS=1 $(BIN)/python -m pytest \
 		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py tests/real/e2e/test_experts.py
+
+# Triton itself is no part of the environment: 180 MB that only these need.
+twins: install  ## the Triton twins of the expert kernels, bit by bit; on the CPU by Triton's interpreter (15 minutes)
+	test -d .tandem/twins/triton || $(BIN)/pip install --no-deps --target .tandem/twins triton==3.6.0
+	REQUIRE=triton TRITON_INTERPRET=1 PYTHONPATH=.tandem/twins $(BIN)/python -m pytest --timeout 600 \
+		tests/conformance/experts/test_twins.py
 
 # Ten minutes each; another seed with ARGS="--seed N".
 fuzz: install  ## spoilt bytes and documented requests against the HTTP door, and a siege, half an hour

@@ -80,12 +80,21 @@ def _chart() -> str | None:
     return missing() or (None if find_spec("jsonschema") else "looked for the package jsonschema")
 
 
+def _triton() -> str | None:
+    if not find_spec("triton"):
+        return "looked for the package triton (make twins)"
+    if _gpu() is None or os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return "looked for /dev/nvidia0, or TRITON_INTERPRET=1 (make twins)"
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _redis,
     "nixl": _nixl,
     "model": _model,
     "vllm": _vllm,
     "gpu": _gpu,
+    "triton": _triton,
     "browser": _browser,
     "otel": _otel,
     "promtool": _promtool,

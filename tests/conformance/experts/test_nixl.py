@@ -34,6 +34,7 @@ def test_steps_between_processes_are_the_reference_s(numerics: ExpertNumerics) -
             assert [crew.receive(rank, 60) for rank in range(4)] == [True] * 4, case.name
 
 
+@pytest.mark.timeout(4000)
 def test_a_soak_with_sleeps_and_changing_tokens() -> None:
     with crew_of(plan_regions(PLAIN, private_rows=2), soak, wait_for_s=60) as crew:
         for link in crew.links:
