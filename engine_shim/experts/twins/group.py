@@ -122,17 +122,17 @@ class TwinGroup:
             self._launch(kernels.send, (one.topk.numel(),), *places, packed[rank], to_at, *sizes)
 
     def _stage_and_spread(self, packed: Sequence[torch.Tensor], held: Sequence[torch.Tensor]) -> None:
-        shape = self._shape
+        shape, row_bytes = self._shape, self._shape.dispatch_row_bytes
         staged = [self._bytes(shape.num_ranks * shape.max_tokens) for _ in self._ranks]
         to_at = self._addresses(staged)
         for rank, one in enumerate(self._ranks):
-            sizes = (shape.max_tokens, shape.dispatch_row_bytes, shape.top_k, shape.local_experts, BLOCK)
+            sizes = (shape.max_tokens, row_bytes, shape.top_k, shape.local_experts, BLOCK)
             grid = (len(one.topk), shape.num_ranks)
             self._launch(kernels.stage, grid, one.topk, packed[rank], to_at, rank, *sizes)
         for rank, rows in enumerate(held):
             slots = self._slots_at(rank)
-            sizes = (shape.dispatch_row_bytes, shape.top_k, BLOCK)
-            self._launch(kernels.spread, (slots.numel(),), slots, staged[rank], rows, *sizes)
+            whence = (slots, staged[rank], rows)
+            self._launch(kernels.spread, (slots.numel(),), *whence, row_bytes, shape.top_k, BLOCK)
 
     def _gather(
         self,

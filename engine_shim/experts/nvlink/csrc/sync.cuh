@@ -74,11 +74,12 @@ static __device__ __noinline__ void report(const Params& p, Fault fault, Phase p
     status->fault = fault;
     if (fault == BAD_EXPERT || fault == TOO_MANY_TOKENS) refuse_to_all(p);
 }
-// True once a peer has refused; that is then this rank's fault, too.
+// True once a living peer has refused; that is then this rank's fault, too.
 __device__ __forceinline__ bool is_refused(const Params& p) {
     const uint32_t said = *reinterpret_cast<volatile uint32_t*>(p.region[p.me] + p.refused);
-    if (said != 0u) report(p, PEER_REFUSED, REFUSED, static_cast<int>(said) - 1, 0, 0);
-    return said != 0u;
+    if (said == 0u || !is_alive(*p.alive, static_cast<int>(said) - 1)) return false;
+    report(p, PEER_REFUSED, REFUSED, static_cast<int>(said) - 1, 0, 0);
+    return true;
 }
 // Names the first living rank that has not come in this phase, and says how many were awaited and how many have come.
 static __device__ __noinline__ void report_late(const Params& p, Phase phase, uint32_t epoch) {
