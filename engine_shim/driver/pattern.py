@@ -9,6 +9,8 @@ hold, whatever their block sizes and memory orders are:
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +22,22 @@ FINITE_BELOW = 64
 """Such bytes are finite numbers in every dtype: whoever gets the blocks next reads them, if only to mask them."""
 
 Bytes = npt.NDArray[np.uint8]
+# Any: a torch tensor where the cache is on a GPU; who has none needs no torch.
+Grid: TypeAlias = Any
 
 
 def write_pattern(region: Region, layout: KVLayout, blocks: BlockTable, num_tokens: int, seed: int) -> None:
     """The first `num_tokens` tokens of `blocks` hold the pattern. Raises BadRequest as `_grid` does."""
-    grid, table = _grid(region, layout), np.array(blocks)
-    held = grid[:, table].reshape(2 * layout.num_layers, -1, layout.slab_token_bytes)
+    grid = _grid(region, layout)
+    held = _read(grid, blocks).reshape(2 * layout.num_layers, -1, layout.slab_token_bytes)
     held[:, :num_tokens] = _pattern(layout, num_tokens, seed)
-    grid[:, table] = held.reshape(2 * layout.num_layers, len(blocks), layout.block_tokens, layout.slab_token_bytes)
+    shape = (2 * layout.num_layers, len(blocks), layout.block_tokens, layout.slab_token_bytes)
+    _write(grid, blocks, held.reshape(shape))
 
 
 def count_wrong_bytes(region: Region, layout: KVLayout, blocks: BlockTable, num_tokens: int, seed: int) -> int:
     """How many bytes of the first `num_tokens` tokens of `blocks` differ from the pattern. Raises BadRequest."""
-    held = _grid(region, layout)[:, np.array(blocks)].reshape(2 * layout.num_layers, -1, layout.slab_token_bytes)
+    held = _read(_grid(region, layout), blocks).reshape(2 * layout.num_layers, -1, layout.slab_token_bytes)
     return int((held[:, :num_tokens] != _pattern(layout, num_tokens, seed)).sum())
 
 
@@ -42,16 +47,47 @@ def _pattern(layout: KVLayout, num_tokens: int, seed: int) -> Bytes:
     return np.random.default_rng(seed).integers(0, FINITE_BELOW, shape, dtype=np.uint8)
 
 
-def _grid(region: Region, layout: KVLayout) -> Bytes:
-    """The cache as bytes `[slabs, num_blocks, block_tokens, slab_token_bytes]`. Raises BadRequest off host memory."""
-    if region.device != "cpu":
-        raise BadRequest(f"The pattern is written by the CPU, and this cache is in {region.device} memory.")
-    memory = (ctypes.c_uint8 * region.num_bytes).from_address(region.base)
-    flat: Bytes = np.ctypeslib.as_array(memory)
+def _read(grid: Grid, blocks: BlockTable) -> Bytes:
+    """A copy in host memory."""
+    held = grid[:, list(blocks)]
+    found: Bytes = held if isinstance(held, np.ndarray) else held.cpu().numpy()
+    return found
+
+
+def _write(grid: Grid, blocks: BlockTable, held: Bytes) -> None:
+    if isinstance(grid, np.ndarray):
+        grid[:, list(blocks)] = held
+    else:
+        grid[:, list(blocks)] = grid.new_tensor(held)
+        # A copy back waits until the GPU has written; the fabric would not.
+        grid[0, 0, 0, 0].item()
+
+
+def _grid(region: Region, layout: KVLayout) -> Grid:
+    """The cache as bytes `[slabs, num_blocks, block_tokens, slab_token_bytes]`.
+
+    Raises BadRequest where the memory is neither the host's nor a CUDA GPU's.
+    """
     slab_block_bytes = layout.block_tokens * layout.slab_token_bytes
     if layout.order is KVOrder.BLOCK_FIRST:
         slab_stride, block_stride = slab_block_bytes, layout.block_bytes
     else:
         slab_stride, block_stride = slab_block_bytes * layout.num_blocks, slab_block_bytes
     shape = (2 * layout.num_layers, layout.num_blocks, layout.block_tokens, layout.slab_token_bytes)
-    return np.lib.stride_tricks.as_strided(flat, shape, (slab_stride, block_stride, layout.slab_token_bytes, 1))
+    strides = (slab_stride, block_stride, layout.slab_token_bytes, 1)
+    if region.device == "cpu":
+        memory = (ctypes.c_uint8 * region.num_bytes).from_address(region.base)
+        return np.lib.stride_tricks.as_strided(np.ctypeslib.as_array(memory), shape, strides)
+    return _on_gpu(region, shape, strides)
+
+
+def _on_gpu(region: Region, shape: Sequence[int], strides: Sequence[int]) -> Grid:
+    if region.device != "cuda":
+        raise BadRequest(f"No pattern can be written into {region.device} memory; try pairs of host or CUDA memory.")
+    # Imported here: a shim whose cache is in host memory may have no torch.
+    import torch  # noqa: PLC0415
+
+    from engine_shim.fabric.device_memory import bytes_at  # noqa: PLC0415
+
+    flat = bytes_at(region.base, region.num_bytes, torch.device("cuda", region.device_id))
+    return flat.as_strided(shape, strides)

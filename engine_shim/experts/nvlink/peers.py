@@ -16,6 +16,7 @@ import torch
 
 from engine_shim.experts.nvlink.library import KernelLibrary
 from engine_shim.experts.nvlink.region import check_room
+from engine_shim.fabric.device_memory import bytes_at
 from router.contract.errors import BadSettings
 
 IPC_HANDLE_BYTES = 64
@@ -77,7 +78,7 @@ def regions_by_handle(
                 library.call("tandem_close", device.index, seen)
         library.call("tandem_free", device.index, address)
 
-    return PeerRegions(_as_tensor(address, num_bytes, device), tuple(addresses), close)
+    return PeerRegions(bytes_at(address, num_bytes, device), tuple(addresses), close)
 
 
 def regions_together(num_bytes: int, devices: Sequence[torch.device], library: KernelLibrary) -> list[PeerRegions]:
@@ -98,7 +99,7 @@ def regions_together(num_bytes: int, devices: Sequence[torch.device], library: K
         return lambda: library.call("tandem_free", device.index, address)
 
     return [
-        PeerRegions(_as_tensor(address, num_bytes, device), tuple(addresses), closing(device, address))
+        PeerRegions(bytes_at(address, num_bytes, device), tuple(addresses), closing(device, address))
         for device, address in zip(devices, addresses, strict=True)
     ]
 
@@ -108,20 +109,3 @@ def _allocate(library: KernelLibrary, device: torch.device, num_bytes: int) -> i
     address = ctypes.c_void_p()
     library.call("tandem_allocate", device.index, num_bytes, ctypes.byref(address))
     return address.value or 0
-
-
-def _as_tensor(address: int, num_bytes: int, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(_Memory(address, num_bytes), device=device)
-
-
-class _Memory:
-    """Memory at an address, as torch takes it over without a copy."""
-
-    def __init__(self, address: int, num_bytes: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (num_bytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-            "strides": None,
-        }

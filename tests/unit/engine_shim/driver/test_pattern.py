@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from engine_shim.core.transfer_plan import Side, plan_transfer
 from engine_shim.driver.pattern import count_wrong_bytes, write_pattern
+from engine_shim.fabric import device_memory
 from router.contract.errors import BadRequest
 from router.contract.kv import KVLayout, KVOrder, Region
 
@@ -60,9 +62,22 @@ def test_blocks_beside_are_left_alone() -> None:
     assert not any(buffer.raw[end : LAYOUT.total_bytes])
 
 
-def test_memory_of_a_device_is_refused() -> None:
-    with pytest.raises(BadRequest, match="cuda memory"):
-        write_pattern(Region(4096, LAYOUT.total_bytes, "cuda"), LAYOUT, (0,), 1, seed=1)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_of_a_gpu_is_the_same_to_it(layout: KVLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, region = memory(layout)
+    # Where a GPU's memory is seen from is all that is not real here.
+    seen = torch.frombuffer(buffer, dtype=torch.uint8)[: layout.total_bytes]
+    monkeypatch.setattr(device_memory, "bytes_at", lambda *_: seen)
+    on_gpu = replace(region, device="cuda")
+    write_pattern(on_gpu, layout, (1, 3), 3, seed=5)
+    assert count_wrong_bytes(region, layout, (1, 3), 3, seed=5) == 0
+    buffer[layout.block_bytes if layout.order is KVOrder.BLOCK_FIRST else layout.block_tokens * 8] = 255
+    assert count_wrong_bytes(on_gpu, layout, (1, 3), 3, seed=5) == 1
+
+
+def test_memory_that_is_neither_is_refused() -> None:
+    with pytest.raises(BadRequest, match="hbm memory"):
+        write_pattern(Region(4096, LAYOUT.total_bytes, "hbm"), LAYOUT, (0,), 1, seed=1)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
