@@ -49,7 +49,6 @@ from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
 from router.observe.tracing import Tracing, build_tracing
 from router.placing import build_hints
-from router.schemas import effective
 from router.settings import MODES, Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore
@@ -182,10 +181,15 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
         parts.render_metrics,
         lambda: parts.degraded,
         Shown(parts.shared_records or parts.own_records(), ledger.story if ledger is not None else None),
-        Console(parts.governor.orders, lambda: effective(parts.governor.settings), MODES),
+        Console(parts.governor.orders, parts.governor.shown, MODES),
         parts.num_workers,
-        read_aliases(settings.model_aliases),
+        lambda: read_aliases(parts.governor.settings.model_aliases),
     )
+
+    def set_hints(changed: Settings) -> None:
+        door.hints = build_hints(changed)
+
+    parts.governor.set_hints = set_hints
     protocol = HookProtocol if settings.data_path == "hook" else DoorProtocol
     app = security.guard(Front(door, build_app(surface, lifespan)))
     config = uvicorn.Config(

@@ -12,18 +12,21 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from math import inf
 from time import monotonic
 
 from router.build_router import budgets_of, build_conduct
 from router.contract.errors import DeploymentError
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
+from router.core.hedging import Hedging
 from router.core.retries import RetryBudget
 from router.driver.orders import OrderPlace, Orders
 from router.driver.router import Router
 from router.driver.watch import FleetWatch
 from router.limits import BUDGETS
-from router.placing import build_explanations, build_rules
+from router.placing import build_explanations, changed_rules
+from router.schemas import effective
 from router.settings import Settings
 from router.watched import WatchedFiles
 
@@ -49,9 +52,15 @@ CONDUCT = frozenset(
         "vllm_lease_s",
     }
 )
+LINE = frozenset({"queue_requests", "queue_tokens"})
+BREAKER = frozenset(
+    {"breaker_failures", "breaker_share", "breaker_window_s", "breaker_open_s", "breaker_open_max_s"},
+)
+HEDGE = frozenset({"hedge_share", "hedge_after_s"})
+HINTS = frozenset({"model_aliases", "session_header", "mode_header", "explain_header"})
 LOG_LINES = frozenset({"access_log"})
 EXPLAINS = frozenset({"explain_placements"})
-CHANGEABLE = RULES | RETRIES | CONDUCT | frozenset(BUDGETS) | LOG_LINES | EXPLAINS
+CHANGEABLE = RULES | RETRIES | CONDUCT | frozenset(BUDGETS) | LINE | BREAKER | HEDGE | HINTS | LOG_LINES | EXPLAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +80,12 @@ class Governor:
         self.orders = Orders(place, self._obey)
         self.refused: tuple[str, ...] = ()
         """Settings that are other than those in force, and wait for a restart."""
-        self.bad = False
-        """The settings as they would be read now cannot be used."""
+        self.error = ""
+        """Why the settings as they would be read now cannot be used."""
         self.again: Again | None = None
         """None: the settings are those of the start."""
         self.set_log: Callable[[bool], None] = lambda wanted: None
+        self.set_hints: Callable[[Settings], None] = lambda settings: None
         shared = BUDGETS if settings.store and settings.shared_budgets else ()  # each replica has its share of them
         self._changeable = CHANGEABLE.difference(shared)
         self._router = router
@@ -89,13 +99,17 @@ class Governor:
         self.refused = tuple(sorted(differ - changing))
         self.settings = replace(self.settings, **{name: getattr(wanted, name) for name in changing})
         if changing & RULES:
-            self._rules = build_rules(self.settings)
+            self._rules = changed_rules(self._rules, self.settings, frozenset(changing))
             self._place()
-        if changing & (CONDUCT | RETRIES):
-            self._conduct(retries=bool(changing & RETRIES))
+        if changing & (CONDUCT | RETRIES | BREAKER | HEDGE):
+            self._conduct(changing)
+        if not changing.isdisjoint(LINE):
+            self._router.admission.set_line(self.settings.queue_requests, self.settings.queue_tokens or inf)
         if not changing.isdisjoint(BUDGETS):
             for scope, budget in budgets_of(self.settings):
                 self._router.set_budget(scope, "", budget)
+        if changing & HINTS:
+            self.set_hints(self.settings)
         if changing & LOG_LINES:
             self.set_log(self.settings.access_log)
         if changing & EXPLAINS:
@@ -104,6 +118,15 @@ class Governor:
             LOG.info("settings have changed: %s", ", ".join(sorted(changing)))
         for name in self.refused:
             LOG.error("%s cannot change while the router runs; restart it for that.", name)
+
+    @property
+    def bad(self) -> bool:
+        """The settings as they would be read now cannot be used."""
+        return bool(self.error)
+
+    def shown(self) -> dict[str, object]:
+        """What is in force, without secrets; under `reload` what of the last file is not, and why."""
+        return {**effective(self.settings), "reload": {"refused": list(self.refused), "error": self.error}}
 
     def _obey(self, drained: frozenset[InstanceId], mode: str) -> None:
         self._watch.drain(drained)
@@ -116,12 +139,16 @@ class Governor:
             rules = replace(rules, mode=None if ordered == "auto" else Mode(ordered))
         self._router.place_by(rules)
 
-    def _conduct(self, *, retries: bool) -> None:
+    def _conduct(self, changing: set[str]) -> None:
         router, fresh = self._router, build_conduct(self.settings, self._router.conduct.access)
         router.conduct = replace(fresh, owner=router.conduct.owner)
         router.deadlines, router.shortest_s = fresh.deadlines, fresh.deadlines.shortest_s
-        if retries:
+        if changing & RETRIES:
             router.retries = RetryBudget(fresh.retry_share, fresh.retry_floor_per_s, monotonic())
+        if changing & BREAKER:
+            router.health.follow(fresh.breaker)
+        if changing & HEDGE:
+            router.hedging = Hedging(fresh.hedge, monotonic()) if fresh.hedge.share else None
 
     def reread(self) -> None:
         """What the settings would be now is in force, as far as it can be."""
@@ -130,13 +157,13 @@ class Governor:
         try:
             wanted = self.again.read()
         except DeploymentError as error:
-            self.bad = True
+            self.error = error.message
             LOG.error("the settings stay as they were: %s", error.message)  # noqa: TRY400 - the sentence says it all
-        except Exception:  # the boundary of whoever asks: no file ends a router
-            self.bad = True
+        except Exception as error:  # the boundary of whoever asks: no file ends a router
+            self.error = f"The settings cannot be read, by a bug ({type(error).__name__}); the log says more."
             LOG.exception("the settings stay as they were, by a bug in reading them")
         else:
-            self.bad = False
+            self.error = ""
             self.change(wanted)
 
     async def run(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from router.api.hints import Hints
 from router.contract.instance import Mode
 from router.core.aliases import read_aliases
@@ -21,6 +23,16 @@ def build_rules(settings: Settings) -> Rules:
         crossover_tokens=settings.crossover_tokens,
         decode_first=settings.decode_policy in AFFINE_NAMES,
         learns="cost" in (settings.prefill_policy, settings.decode_policy),
+    )
+
+
+def changed_rules(rules: Rules, settings: Settings, changed: frozenset[str]) -> Rules:
+    """The Rules of changed settings; a policy whose own setting is none of `changed` goes on with what it remembers."""
+    fresh = build_rules(settings)
+    return replace(
+        fresh,
+        prefill_policy=fresh.prefill_policy if "prefill_policy" in changed else rules.prefill_policy,
+        decode_policy=fresh.decode_policy if "decode_policy" in changed else rules.decode_policy,
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -46,7 +46,7 @@ class Surface:
     console: Console
     num_workers: Callable[[], int] = lambda: 1
     """Processes behind this port that are alive."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Callable[[], Mapping[str, str]] = dict
     """The model of each alias."""
 
 
@@ -105,7 +105,7 @@ def _add_models(app: FastAPI, surface: Surface) -> None:
     def cards() -> dict[str, dict[str, object]]:
         pools = surface.router.fleet.pools
         known = {name: pool for name, pool in pools.items() if pool.serves}
-        known |= {alias: known[model] for alias, model in surface.aliases.items() if model in known}
+        known |= {alias: known[model] for alias, model in surface.aliases().items() if model in known}
         return {
             name: {
                 "id": name,

@@ -15,7 +15,7 @@ from router.api.engine_keys import EngineKeyFile
 from router.api.front import App
 from router.api.gate import Gate
 from router.api.keys import Keyring
-from router.api.tls import Certificate, engine_tls, server_certificate
+from router.api.tls import Tls, engine_tls, server_certificate
 from router.contract.engine_hosts import read_engine_hosts
 from router.contract.hosts import Reach, reach_of
 from router.legs.access import EngineAccess
@@ -32,7 +32,7 @@ class Security:
     gate: Gate
     access: EngineAccess
     cors_origins: tuple[str, ...]
-    certificate: Certificate | None
+    certificate: Tls | None
     """What clients are shown; None: they speak plain HTTP."""
     refreshables: tuple[Refreshable, ...]
     """What is read again when its files change."""
@@ -76,10 +76,10 @@ def build_security(settings: Settings) -> Security:
     )
 
 
-def _access(settings: Settings) -> tuple[EngineAccess, Certificate | None]:
+def _access(settings: Settings) -> tuple[EngineAccess, Tls | None]:
     hosts = read_engine_hosts(settings.engine_hosts)
     plain = EngineAccess(settings.engine_key, server_name=settings.engine_server_name, hosts=hosts)
     if not settings.engine_ca and not settings.engine_cert:
         return plain, None
-    context, own = engine_tls(settings.engine_ca, settings.engine_cert, settings.engine_cert_key)
-    return replace(plain, tls=lambda: context), own
+    tls = engine_tls(settings.engine_ca, settings.engine_cert, settings.engine_cert_key)
+    return replace(plain, tls=lambda: tls.context), tls

@@ -12,7 +12,7 @@ of the last one. Without a line and without budgets of models and callers, a req
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import Generic, Protocol, TypeVar
@@ -102,6 +102,13 @@ class Admission(Generic[Entry]):
             for intake in in_flight:
                 accounts.of(intake.owner if scope is Scope.MODEL else intake.caller).take(intake.prompt_tokens)
         accounts.set_budget(name, budget)
+
+    def set_line(self, requests: int, tokens: float) -> None:
+        """So many may wait from here on (0 requests: nobody comes to the line); those beyond it wait on.
+
+        `tokens` is the sum of their estimated prompt tokens; inf for any number.
+        """
+        self._limits = replace(self._limits, waiting_requests=requests, waiting_tokens=tokens)
 
     def _accounts(self, scope: Scope) -> Accounts:
         return self._models if scope is Scope.MODEL else self._callers

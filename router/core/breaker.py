@@ -44,10 +44,10 @@ MAX_ENDS = 1024
 class Breaker:
     """The breaker of one instance or pair. Times are monotonic seconds."""
 
-    __slots__ = ("_changed_at", "_ends", "_rules", "canary", "failures", "opened_at", "state", "trips")
+    __slots__ = ("_changed_at", "_ends", "canary", "failures", "opened_at", "rules", "state", "trips")
 
     def __init__(self, rules: BreakerRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self.state = BreakerState.CLOSED
         self.failures = 0
         """In a row."""
@@ -73,7 +73,7 @@ class Breaker:
     @property
     def half_opens_at(self) -> float:
         """When an open breaker lets a canary through."""
-        rules = self._rules
+        rules = self.rules
         return self.opened_at + min(rules.open_s * 2.0 ** min(self.trips - 1, 16), rules.open_max_s)
 
     def fail(self, sent_at: float, now: float) -> bool:
@@ -82,7 +82,7 @@ class Breaker:
             return False
         self.failures += 1
         self._note(sent_at, now, failed=True)
-        if self.state is BreakerState.CLOSED and not (0 < self._rules.failures <= self.failures or self._too_many):
+        if self.state is BreakerState.CLOSED and not (0 < self.rules.failures <= self.failures or self._too_many):
             return False
         if self.state is BreakerState.OPEN:  # tried because nobody was left: let another one be tried before it
             self.opened_at = now
@@ -96,11 +96,11 @@ class Breaker:
     @property
     def _too_many(self) -> bool:
         num_failed = sum(failed for _, failed in self._ends.values())
-        return len(self._ends) >= LEAST_ENDS and num_failed >= self._rules.share * len(self._ends)
+        return len(self._ends) >= LEAST_ENDS and num_failed >= self.rules.share * len(self._ends)
 
     def _note(self, sent_at: float, now: float, *, failed: bool) -> None:
         """One more end in the window."""
-        if not self._rules.share or self.state is not BreakerState.CLOSED:
+        if not self.rules.share or self.state is not BreakerState.CLOSED:
             return
         self._ends[sent_at] = (now, failed)
         if len(self._ends) > MAX_ENDS:
@@ -109,7 +109,7 @@ class Breaker:
 
     def _forget(self, now: float) -> None:
         """What the window does not hold any more is forgotten; without a failure in it there is nothing to know."""
-        oldest_at = now - self._rules.window_s
+        oldest_at = now - self.rules.window_s
         ends = {sent_at: end for sent_at, end in self._ends.items() if end[0] > oldest_at}
         self._ends = ends if any(failed for _, failed in ends.values()) else {}
 

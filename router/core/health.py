@@ -48,6 +48,12 @@ class Health:
         self.trips: Counter[str] = Counter()
         """Breakers that opened: instances and pairs."""
 
+    def follow(self, rules: BreakerRules) -> None:
+        """These rules hold from here on, also for what is out by now."""
+        self._rules = rules
+        for breaker in self._breakers.values():
+            breaker.rules = rules
+
     # What is told.
 
     def fail(self, key: InstanceId | Pair, sent_at: float, now: float) -> None:

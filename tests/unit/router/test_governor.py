@@ -4,8 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 from router.build_router import build_router
-from router.contract.errors import BadSettings
+from router.contract.errors import BadSettings, Overloaded
 from router.contract.instance import Mode
+from router.core.admission import WAIT
 from router.governor import CHANGEABLE, Again, Governor
 from router.settings import Settings
 
@@ -138,3 +139,61 @@ def test_a_file_that_is_misread_by_a_bug_changes_nothing(governed, caplog):
     governor.again = Again(read, Files())
     governor.reread()
     assert governor.bad and governor.settings == BASE and "stay as they were" in caplog.text
+
+
+def test_a_rule_that_is_not_about_policies_leaves_them_what_they_remember(governed):
+    governor, router, _ = governed
+    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="session"))
+    rules = router.desk.rules
+    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="session", local_below_chars=9, mode="auto"))
+    assert router.desk.rules.local_below_chars == 9 and router.desk.rules.mode is None
+    assert router.desk.rules.prefill_policy is rules.prefill_policy
+    assert router.desk.rules.decode_policy is rules.decode_policy
+    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="prefix", local_below_chars=9, mode="auto"))
+    assert router.desk.rules.prefill_policy is rules.prefill_policy, "it is not its setting that has changed"
+    assert router.desk.rules.decode_policy is not rules.decode_policy and router.desk.rules.decode_first
+
+
+def test_the_line_breakers_hedges_and_aliases_change_while_it_runs(governed):
+    governor, router, _ = governed
+    told = []
+    governor.set_hints = told.append
+    intake = SimpleNamespace(model="m", caller="", prompt_tokens=1, priority=0)
+    router.health.fail("p0", 1.0, 1.0)
+    governor.change(replace(BASE, max_requests=1))
+    assert router.admission.admit(intake) is None
+    assert isinstance(router.admission.admit(intake), Overloaded)
+    wanted = replace(
+        BASE,
+        max_requests=1,
+        queue_requests=1,
+        breaker_failures=2,
+        hedge_share=0.5,
+        hedge_after_s=3.0,
+        model_aliases=("nick=m",),
+    )
+    governor.change(wanted)
+    assert governor.settings == wanted and governor.refused == ()
+    assert router.admission.admit(intake) is WAIT
+    router.health.fail("p0", 1.0, 1.0)
+    assert router.health.state_of("p0") == "open", "the second failure counts under the new rules"
+    assert router.hedging.late_after_s(1) == 3.0
+    assert [settings.model_aliases for settings in told] == [("nick=m",)]
+    governor.change(replace(BASE, max_requests=1))
+    assert router.hedging is None and isinstance(router.admission.admit(intake), Overloaded)
+
+
+def test_what_the_last_file_wanted_and_did_not_get_is_shown(governed):
+    governor, _, _ = governed
+    governor.again = Again(lambda: replace(BASE, port=9, total_s=5.0, admin_key="k"), Files())
+    governor.reread()
+    shown = governor.shown()
+    assert (shown["total_s"], shown["port"]) == (5.0, BASE.port)
+    assert shown["reload"] == {"refused": ["admin_key", "port"], "error": ""}
+
+    def read():
+        raise BadSettings("total_s must be above 0.")
+
+    governor.again = Again(read, Files())
+    governor.reread()
+    assert governor.shown()["reload"]["error"] == "total_s must be above 0."

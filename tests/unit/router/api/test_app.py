@@ -29,7 +29,7 @@ async def shown():
     aliases = {"nick": "m", "lost": "half"}
     console = Console(Orders(None, lambda drained, mode: None), dict, ())
     surface = Surface(
-        router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching, console, aliases=aliases
+        router, watch, lambda: b"tandem_x 1\n", lambda: watch.degraded, watching, console, aliases=lambda: aliases
     )
 
     @asynccontextmanager

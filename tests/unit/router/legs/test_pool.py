@@ -4,6 +4,7 @@ from time import monotonic
 
 import pytest
 
+from router.contract.engine_hosts import read_engine_hosts
 from router.contract.errors import BadSettings
 from router.legs.access import EngineAccess
 from router.legs.connection import Connection
@@ -171,3 +172,40 @@ async def test_closing_ends_dials_too():
     while pool.num_busy:
         await asyncio.sleep(0)
     assert not leg.got.done()
+
+
+async def test_a_name_that_leads_where_no_engine_may_be_is_unreachable():
+    seen = []
+
+    async def listen(reader, writer):
+        seen.append(await reader.read())
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        hosts = read_engine_hosts(("10.0.0.0/8",))
+        pool = LegPool(f"http://localhost:{port}", PoolLimits(), EngineAccess("key", hosts=hosts))
+        leg = Dialling()
+        pool.dial(leg)
+        assert "engine_hosts" in await leg.got
+        async with asyncio.timeout(10):
+            while not seen:
+                await asyncio.sleep(0.001)
+    assert seen == [b""] and pool.num_live == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "set_name", "asked"), [("https://h", "", "h"), ("https://h", "gpu", "gpu"), ("http://h", "gpu", None)]
+)
+async def test_certificates_must_have_the_name_that_is_set(monkeypatch, url, set_name, asked):
+    names = []
+
+    async def refuse(*_, server_hostname, **__):
+        names.append(server_hostname)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+    leg = Dialling()
+    LegPool(url, PoolLimits(), EngineAccess(server_name=set_name)).dial(leg)
+    await leg.got
+    assert names == [asked]
