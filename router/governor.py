@@ -27,7 +27,7 @@ from router.driver.watch import FleetWatch
 from router.limits import BUDGETS
 from router.placing import build_explanations, changed_rules
 from router.schemas import effective
-from router.settings import Settings
+from router.settings import MODES, Settings
 from router.watched import WatchedFiles
 
 LOG = logging.getLogger("tandem.router")
@@ -135,7 +135,7 @@ class Governor:
     def _place(self) -> None:
         ordered = self.orders.mode
         rules = self._rules
-        if ordered:
+        if ordered in MODES:  # else it comes from a place where anybody may write, or from another release
             rules = replace(rules, mode=None if ordered == "auto" else Mode(ordered))
         self._router.place_by(rules)
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from router.contract.errors import StoreError
 from router.contract.ids import InstanceId
+from router.driver.steady import Steady
 
 LOG = logging.getLogger("tandem.router")
 
@@ -67,8 +68,9 @@ class Orders:
 
     async def run(self) -> None:
         """Look, for ever."""
+        steady = Steady("the reading of orders")
         while self._place is not None:
-            await self.look()
+            await steady.take(self.look())
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:

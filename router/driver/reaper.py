@@ -23,6 +23,7 @@ from router.contract.ledger import OpenTicket
 from router.core.recovery import Owners, closing, reason_of, whom_to_tell
 from router.driver.ports import LedgerPort
 from router.driver.router import Router
+from router.driver.steady import Steady
 from router.legs.take_back import TakeBack, result_of, take_back_request
 
 LOG = logging.getLogger("tandem.router")
@@ -96,10 +97,11 @@ class Reaper:
         """Look and reap, for ever. Slow engines delay reaping, never the renewal of the lease."""
         async with asyncio.TaskGroup() as tasks:
             reaping: asyncio.Task[None] | None = None
+            looks, reaps = Steady("the watch of other routers"), Steady("the reaping of their tickets")
             while True:
-                await self.look()
+                await looks.take(self.look())
                 if not self._failing and (reaping is None or reaping.done()):
-                    reaping = tasks.create_task(self.reap())
+                    reaping = tasks.create_task(reaps.take(self.reap()))
                 await asyncio.sleep(max(self._pause_s(), LEAST_PAUSE_S))
 
     def _pause_s(self) -> float:

@@ -17,6 +17,7 @@ from typing import Protocol
 from router.contract.errors import StoreDown
 from router.contract.shares import UNLIMITED, Answer, Question
 from router.core.shares import ask, fair_share, settle, wanted
+from router.driver.steady import Steady
 
 LOG = logging.getLogger("tandem.router")
 
@@ -116,8 +117,9 @@ class Sharing:
 
     async def run(self) -> None:
         """Look, for ever."""
+        steady = Steady("the sharing of budgets")
         while True:
-            await self.look()
+            await steady.take(self.look())
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:

@@ -24,6 +24,7 @@ from router.contract.instance import Instance, Load
 from router.core.fleet import Sighting, fold
 from router.driver.router import Router
 from router.driver.screen import Screen
+from router.driver.steady import Steady
 
 LOG = logging.getLogger("tandem.router")
 
@@ -83,7 +84,7 @@ class FleetWatch:
         self._period_s = period_s
         self._seen: list[Sequence[Sighting]] = [() for _ in sources]
         self._failing = [False for _ in sources]
-        self._broken = False
+        self._steady = Steady("the watch of the fleet")
         self._named_nobody = [True for _ in sources]
         self._doubted_until = [0.0 for _ in sources]
         self.looked_at = monotonic()
@@ -92,19 +93,12 @@ class FleetWatch:
     @property
     def degraded(self) -> bool:
         """True while a source does not answer and its last sightings are used."""
-        return any(self._failing) or self._broken
+        return any(self._failing) or self._steady.broken
 
     async def run(self) -> None:
         """Look, for ever."""
         while True:
-            try:
-                await self.look()
-            except Exception:  # the boundary of this task: without a fresh fleet the last one serves
-                if not self._broken:
-                    LOG.exception("the fleet stays as it was, by a bug")
-                self._broken = True
-            else:
-                self._broken = False
+            await self._steady.take(self.look())
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> None:

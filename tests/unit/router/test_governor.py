@@ -9,6 +9,7 @@ from router.contract.instance import Mode
 from router.core.admission import WAIT
 from router.governor import CHANGEABLE, Again, Governor
 from router.settings import Settings
+from tests.support.instances import intake
 
 BASE = Settings(decode=("http://d:1",))
 
@@ -158,11 +159,11 @@ def test_the_line_breakers_hedges_and_aliases_change_while_it_runs(governed):
     governor, router, _ = governed
     told = []
     governor.set_hints = told.append
-    intake = SimpleNamespace(model="m", caller="", prompt_tokens=1, priority=0)
+    one = intake()
     router.health.fail("p0", 1.0, 1.0)
     governor.change(replace(BASE, max_requests=1))
-    assert router.admission.admit(intake) is None
-    assert isinstance(router.admission.admit(intake), Overloaded)
+    assert router.admission.admit(one) is None
+    assert isinstance(router.admission.admit(one), Overloaded)
     wanted = replace(
         BASE,
         max_requests=1,
@@ -174,13 +175,13 @@ def test_the_line_breakers_hedges_and_aliases_change_while_it_runs(governed):
     )
     governor.change(wanted)
     assert governor.settings == wanted and governor.refused == ()
-    assert router.admission.admit(intake) is WAIT
+    assert router.admission.admit(one) is WAIT
     router.health.fail("p0", 1.0, 1.0)
     assert router.health.state_of("p0") == "open", "the second failure counts under the new rules"
     assert router.hedging.late_after_s(1) == 3.0
     assert [settings.model_aliases for settings in told] == [("nick=m",)]
     governor.change(replace(BASE, max_requests=1))
-    assert router.hedging is None and isinstance(router.admission.admit(intake), Overloaded)
+    assert router.hedging is None and isinstance(router.admission.admit(one), Overloaded)
 
 
 def test_what_the_last_file_wanted_and_did_not_get_is_shown(governed):
@@ -197,3 +198,9 @@ def test_what_the_last_file_wanted_and_did_not_get_is_shown(governed):
     governor.again = Again(read, Files())
     governor.reread()
     assert governor.shown()["reload"]["error"] == "total_s must be above 0."
+
+
+def test_an_order_of_a_mode_that_there_is_not_changes_nothing(governed):
+    governor, router, drained = governed
+    governor.orders._take({"mode": "sideways", "drain p0": "1"})
+    assert router.desk.rules.mode == BASE.mode and drained == [frozenset({"p0"})]

@@ -271,3 +271,21 @@ async def test_a_first_lease_cannot_be_remembered():
     store.remembers = False
     await reaper.look()
     assert router.num_reopened == 1
+
+
+async def test_a_value_that_cannot_be_read_does_not_end_the_task(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_PAUSE_S", 0.001)
+    store = Store()
+    asked = []
+
+    async def broken(*_: object) -> None:
+        asked.append(1)
+        raise ValueError("a value that nobody has thought of")
+
+    monkeypatch.setattr(store, "renew", broken)
+    running = asyncio.create_task(Reaper(Router(), store, KeptLedger(), 0.003).run())
+    async with asyncio.timeout(10):
+        while len(asked) < 3:
+            await asyncio.sleep(0.001)
+    assert not running.done()
+    running.cancel()

@@ -1,3 +1,6 @@
+import asyncio
+
+from router.driver import sharing as module
 from router.driver.sharing import Shared, Sharing
 from tests.support.share_store import ShareClient, ShareServer
 
@@ -83,3 +86,21 @@ async def test_what_has_no_limit_stays_without():
     one.used = (1000, 10)
     await one.sharing.look()
     assert one.allowed == (-1, 50)
+
+
+async def test_a_value_that_cannot_be_read_does_not_end_the_task(monkeypatch):
+    monkeypatch.setattr(module, "PERIOD_S", 0.001)
+    one = Budgeted(ShareServer())
+    asked = []
+
+    async def broken(*_: object) -> None:
+        asked.append(1)
+        raise ValueError("a value that nobody has thought of")
+
+    monkeypatch.setattr(ShareClient, "ask", broken)
+    running = asyncio.create_task(one.sharing.run())
+    async with asyncio.timeout(10):
+        while len(asked) < 3:
+            await asyncio.sleep(0.001)
+    assert not running.done()
+    running.cancel()
