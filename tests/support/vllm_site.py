@@ -17,7 +17,7 @@ from tests.support.vllm_processes import LEASE_S, SMALL, VllmVictim, vllm_argv
 from tests.support.vllm_shims import shim_argv
 
 HOST = "127.0.0.1"
-PATIENT = "--prefill-s 100 --first-token-s 100 --next-token-s 100 --total-s 300 --probe-timeout-s 15 --access-log false"
+PATIENT = "--prefill-s 250 --first-token-s 250 --next-token-s 250 --total-s 500 --probe-timeout-s 15 --access-log false"
 """A machine of two cores may be busy with something else."""
 CLEAR_GAP = 0.05
 """Between the logarithms of the likeliest two tokens: no order of a float32 sum bridges that."""
@@ -31,7 +31,7 @@ class VllmSite(VictimSite):
 
     start_s, answer_s, look_every_s = START_S, 30.0, 0.3
     metric_prefixes = ("vllm:", "tandem_")
-    patience_s = 300.0
+    patience_s = 520.0
     settles_s = LEASE_S + 20.0
 
     def __init__(
