@@ -45,7 +45,10 @@ async def _ask(site: ProcessSite, kind: str, prompt: list[int]) -> tuple[float, 
 
 async def bench(options: argparse.Namespace) -> None:
     """Prints a table."""
-    rng, common = random.Random(7), f"--threads 1 --max-batch-tokens {options.chunk} --no-prefix-cache"
+    rng, common = (
+        random.Random(7),
+        f"--threads 1 --max-batch-tokens {options.chunk} --no-prefix-cache --push-least-tokens {options.chunk}",
+    )
     left: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     async with ProcessSite(Path(tempfile.mkdtemp())) as site:
         prefills = {kind: f"--role prefill {common} {flags}" for kind, flags in KINDS.items()}
