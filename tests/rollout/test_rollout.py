@@ -74,6 +74,34 @@ async def test_plain_vllm_and_routers(drains, redis_url, tmp_path):
             assert load.failures != [], "streams that are cut off must be noticed"
 
 
+async def test_groups_of_a_leader_worker_set(redis_url, tmp_path):
+    """Two engines of two pods each, every pod a rank that is a server of its own; a group comes and goes as a whole.
+
+    With one group there are failures: nothing keeps the old one until routers have met the new one.
+    """
+    group = {"kind": "LeaderWorkerSet", "groupSize": 2, "parallel": {"tp": 1, "dp": 2, "ep": True}, "startupMinutes": 2}
+    pool = {"engine": "vllm", "image": "stand-in", "model": "m", "kv": {"connector": "pull"}, "settleSeconds": 2}
+    values = {
+        "router": TIMERS | {"config": CONFIG | {"mode": "pull"}},
+        "poolDefaults": pool | group | {"replicas": 2, "drainSeconds": 60},
+        "deploymentKey": {"existingSecret": "tandem-keys"},
+    }
+    cluster = Cluster(render("", values=values), SECRETS, {STORE: redis_url})
+    async with node(cluster, tmp_path, "app.kubernetes.io/instance=tandem,tandem/engine=vllm") as on:
+        groups = {name: [await on.start_group(name) for _ in range(2)] for name in ("tandem-prefill", "tandem-decode")}
+        first = [one for of_name in groups.values() for group in of_name for one in group]
+        await on.ready(*first, *[await on.start("tandem-router") for _ in range(2)])
+        while len(on.seen.get("tandem-router", ())) < 2:
+            await asyncio.sleep(0.05)
+        load = loaded(on, "m")
+        async with load.running(clients=4):
+            for name, old in groups.items():
+                await on.roll_groups(name, old)
+        assert all(one.process.returncode is not None for one in first)
+        assert (load.failures, on.killed, on.deaths) == ([], [], [])
+        assert sum(load.served.values()) > 20
+
+
 async def test_shims_and_routers(redis_url, tmp_path):
     from tests.support.tiny_models import write_tiny_llama
 

@@ -76,6 +76,7 @@ class Node:
     seen: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What each Service holds, by workload: URLs of pods."""
     _addresses: Iterator[int] = field(default_factory=lambda: count(1))
+    _groups: Iterator[int] = field(default_factory=lambda: count(0))
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def __aenter__(self) -> Node:
@@ -94,8 +95,8 @@ class Node:
         await self.api.stop()
         await self.client.aclose()
 
-    async def start(self, workload: str) -> Running:
-        """One more pod of a workload; it becomes Ready in time, or not."""
+    async def start(self, workload: str, of_group: dict[str, str] | None = None) -> Running:
+        """One more pod of a workload, in a group by these variables; it becomes Ready in time, or not."""
         number = next(self._addresses)
         template = self.cluster.rendered.pods()[workload]
         name = f"{workload}-{number}"
@@ -103,9 +104,8 @@ class Node:
             name, f"127.{64 + os.getpid() % 128}.{number // 250}.{number % 250 + 1}", template, self.folder / name
         )
         pod.folder.mkdir(parents=True)
-        made = launch(
-            self.cluster, pod, pod.spec["containers"][0], self.env if "router" in workload else _bare(self.env)
-        )
+        env = self.env if "router" in workload else _bare(self.env)
+        made = launch(self.cluster, pod, pod.spec["containers"][0], env | (of_group or {}))
         log = (pod.folder / "log").open("wb")
         process = await asyncio.create_subprocess_exec(*made.argv, env=made.env, stdout=log, stderr=log)
         log.close()
@@ -113,6 +113,14 @@ class Node:
         self.pods.append(one)
         self._keep(self._probe(one))
         return one
+
+    async def start_group(self, workload: str) -> list[Running]:
+        """One more group of a LeaderWorkerSet: its pods know who leads and which they are."""
+        (found,) = [one for one in self.cluster.rendered.all("LeaderWorkerSet") if one["metadata"]["name"] == workload]
+        size = found["spec"]["leaderWorkerTemplate"]["size"]
+        leader = f"{workload}-{next(self._groups)}"
+        shared = {"LWS_LEADER_ADDRESS": leader, "LWS_GROUP_SIZE": str(size)}
+        return [await self.start(workload, shared | {"LWS_WORKER_INDEX": str(index)}) for index in range(size)]
 
     async def ready(self, *pods: Running) -> None:
         """All of them are Ready."""
@@ -146,6 +154,14 @@ class Node:
             await self.ready(await self.start(workload))
             await asyncio.sleep(deployment["spec"]["minReadySeconds"])
             leaving.append(asyncio.create_task(self.retire(one)))
+        await asyncio.gather(*leaving)
+
+    async def roll_groups(self, workload: str, groups: list[list[Running]]) -> None:
+        """Every group is another one: all pods of a new one are Ready before all of an old one are told to go."""
+        leaving = []
+        for old in groups:
+            await self.ready(*await self.start_group(workload))
+            leaving += [asyncio.create_task(self.retire(one)) for one in old]
         await asyncio.gather(*leaving)
 
     async def _pre_stop(self, one: Running) -> None:

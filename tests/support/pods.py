@@ -5,7 +5,9 @@ Only what our own manifests use: values, fields of the pod, secrets, config maps
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +78,20 @@ def launch(cluster: Cluster, pod: Pod, container: Object, extra_env: dict[str, s
         env[one["name"]] = pod_path(pod, expand(cluster.names.get(text, text), env))
     words = [*container.get("command", ()), *container.get("args", ())]
     argv = [pod_path(pod, expand(word, env)) for word in words]
+    if argv[0] == "/bin/sh":
+        env["PATH"] = f"{_programs_of(pod)}:{env.get('PATH', os.defpath)}"
     return Launch((*PROGRAMS.get(argv[0], (argv[0],)), *argv[1:]), env)
+
+
+def _programs_of(pod: Pod) -> Path:
+    """A folder with the image's programs, for its shell."""
+    folder = pod.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    for name, words in PROGRAMS.items():
+        path = folder / name
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        path.chmod(0o755)
+    return folder
 
 
 def hook(pod: Pod, command: list[str], env: dict[str, str]) -> tuple[str, ...]:
