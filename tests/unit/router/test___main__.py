@@ -3,7 +3,7 @@ import json
 import pytest
 
 from router import __main__ as module
-from router.contract.errors import AddressTaken
+from router.contract.errors import AddressTaken, BadSettings, Impossible
 from router.settings import Settings
 
 
@@ -76,3 +76,12 @@ def test_schemas_are_printed(served, capsys, flags, key):
     assert module.main(flags) == 0
     assert key in json.loads(capsys.readouterr().out)["properties"]
     assert not served
+
+
+@pytest.mark.parametrize(("error", "status"), [(BadSettings("No."), 2), (Impossible("No."), 1)])
+def test_a_router_that_has_failed_ends_with_a_sentence_and_another_status(capsys, error, status):
+    def serve():
+        raise error
+
+    assert module._status(serve) == status
+    assert capsys.readouterr().err == "tandem router: No.\n"
