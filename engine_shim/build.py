@@ -34,6 +34,7 @@ from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.thread import EngineThread
 from engine_shim.experts.shape import ExpertNumerics
 from engine_shim.fabric.copier import open_ring
+from engine_shim.fabric.mapping import open_mapper
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.port import Fabric
 from engine_shim.fabric.ring import make_ring
@@ -151,7 +152,9 @@ async def _open_desks(
 
 def _open_fabric(settings: ShimSettings, engine_id: EngineId, region: Region, seal: Seal) -> Fabric:
     """An agent that understands peers that stage, and stages itself if it may."""
-    ring = make_ring(*open_ring(region, settings.staging_bytes), time.monotonic) if settings.staging_bytes else None
+    ring = None
+    if settings.staging_bytes:
+        ring = make_ring(*open_ring(region, settings.staging_bytes), time.monotonic, open_mapper(region))
     inner = NixlFabric(engine_id, region, settings.nixl_backend, ring.card.region if ring is not None else None)
     return StagedFabric(engine_id, region, inner, Staging(ring, seal))
 

@@ -61,7 +61,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         default="block:block,layer:layer,block:layer,block:block/8",
         help="source:target; /N: tokens of a block, else 16 (%(default)s)",
     )
-    add("--paths", default="direct,staged", help="of WRITEs: direct, staged, auto (the cheaper one) (%(default)s)")
+    add(
+        "--paths",
+        default="direct,staged",
+        help="of WRITEs: direct, staged, mapped, auto (the cheapest one) (%(default)s)",
+    )
     add("--ring-mib", type=int, default=256, help="MiB of each side's staging ring (%(default)s)")
     add("--rounds", type=int, default=30, help="timed rounds of each case, after one that is not (%(default)s)")
     add("--backend", default="UCX", help="NIXL's backend (%(default)s)")
@@ -91,8 +95,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 def _paths(text: str) -> list[str]:
     paths = [word.strip() for word in text.split(",")]
-    if not set(paths) <= {"direct", "staged", "auto"}:
-        raise BadSettings(f"--paths {text!r} must be of direct, staged and auto.")
+    if not set(paths) <= {"direct", "staged", "mapped", "auto"}:
+        raise BadSettings(f"--paths {text!r} must be of direct, staged, mapped and auto.")
     return paths
 
 

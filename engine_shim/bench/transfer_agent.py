@@ -14,6 +14,7 @@ from engine_shim.bench.transfer_memory import count_wrong_bytes, noise, poison, 
 from engine_shim.core.copy_costs import Path
 from engine_shim.core.transfer_plan import Side, TransferPlan, plan_transfer
 from engine_shim.fabric.copier import open_ring
+from engine_shim.fabric.mapping import open_mapper
 from engine_shim.fabric.nixl import NixlFabric
 from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, PeerName
 from engine_shim.fabric.ring import make_ring
@@ -70,7 +71,8 @@ class Agent:
         self._memory = take_memory(spec.device, spec.num_bytes)
         ring = None
         if spec.ring_bytes:
-            ring = make_ring(*open_ring(self._memory.region, spec.ring_bytes), time.monotonic)
+            region = self._memory.region
+            ring = make_ring(*open_ring(region, spec.ring_bytes), time.monotonic, open_mapper(region))
         inner = NixlFabric(spec.name, self._memory.region, spec.backend, ring.card.region if ring else None)
         self._fabric = StagedFabric(spec.name, self._memory.region, inner, Staging(ring, Seal()))
         self._peer: Card | None = None

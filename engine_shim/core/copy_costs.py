@@ -1,71 +1,121 @@
-"""Which way a WRITE goes: straight from its blocks, or staged through a ring.
+"""Which way a WRITE goes, by what its pair of engines has been seen to pay. Nothing here is guessed.
 
-A path's price is linear, `fixed + pieces * piece + bytes * byte`; a piece is a Span on the direct path and a granule on
-the staged one. The prices are measured once per kind of memory (`tandem bench transfer`); what a pair of engines really
-pays is learned as one factor for each path, from its ended copies. The factor of the path that is not taken drifts
-back to 1, so that one bad moment does not rule it out for ever.
+A path's price is linear: `fixed + pieces * piece + megabytes * megabyte`; a piece is a Span on the direct path and a
+granule on the others. Its three numbers are the non-negative least-squares fit to the pair's own ended copies, older
+ones counting less, each in proportion to what was expected of it: a millisecond matters to a short copy. (Normal
+equations with exponential forgetting; projected Gauss-Seidel from the last solution, so that what the copies do not
+tell stays as it was.)
+
+Every path is a correct one. So a pair's first copies try each path LEARN_FROM times, and later the paths that are
+not taken are looked at again now and then. A new pair begins with what the agent's other pairs have taught.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-LEARNING = 0.2
-FORGETTING = 0.02
-FACTOR_MOST = 8.0
-"""A copy that took longer than so many times its price says more about its moment than about its path."""
+LEARN_FROM = 3
+"""Copies on a path before its price is believed; the very first one compiles kernels and opens connections."""
+FORGET = 0.95
+"""What a copy still weighs after the next one."""
+STARTS = 1
+"""Copies that tell of a start, not of the path: they are forgotten."""
+WILD = 32.0
+"""A copy that took longer than so many times what was expected counts as so many: it tells of its moment."""
+LEAST_S = 1e-6
+SWEEPS = 4
+"""The last solution is near the next one."""
+LOOK_AGAIN_EVERY = 256
+HOPELESS = 4.0
+"""A path that is expected to take so many times longer is not looked at again."""
+_MEGABYTE = 1e6
+_KILO = 1e3
 
 
 class Path(StrEnum):
     """How a copy travels."""
 
     DIRECT = "direct"
+    """Piece by piece, as the fabric does it."""
     STAGED = "staged"
+    """Gathered into a ring, written at once, scattered."""
+    MAPPED = "mapped"
+    """By one kernel that addresses the peer's memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """What a copy costs, seconds."""
+class Size:
+    """What a copy's price depends on."""
 
-    fixed_s: float
-    piece_s: float
-    byte_s: float
-
-    def of(self, pieces: int, num_bytes: int) -> float:
-        """Seconds for so many pieces and bytes."""
-        return self.fixed_s + pieces * self.piece_s + num_bytes * self.byte_s
-
-
-PRICES: dict[str, dict[Path, Price]] = {
-    # Two processes on one H200, and a wire of 256 GB/s between two (deploy/benchmarks).
-    "cuda": {Path.DIRECT: Price(60e-6, 6e-6, 1 / 256e9), Path.STAGED: Price(400e-6, 40e-9, 1 / 200e9)},
-    # 16 cores, UCX over shared memory: gather and scatter cost a pass each, and a Span less than on a GPU.
-    "cpu": {Path.DIRECT: Price(100e-6, 1.9e-6, 1 / 6.8e9), Path.STAGED: Price(300e-6, 0.4e-6, 1 / 2.1e9)},
-}
-"""By the kind of memory."""
+    pieces: int
+    num_bytes: int
 
 
 @dataclass(slots=True)
+class PathCost:
+    """The price of one path, as far as it has been seen."""
+
+    num_seen: int = 0
+    price: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    """Seconds: fixed, per thousand pieces, per megabyte."""
+    _normal: list[list[float]] = field(default_factory=lambda: [[0.0] * 3 for _ in range(3)])
+    _right: list[float] = field(default_factory=lambda: [0.0] * 3)
+
+    def expect_s(self, size: Size) -> float:
+        """Seconds that a copy of this size will take."""
+        return sum(cost * number for cost, number in zip(self.price, _numbers(size), strict=True))
+
+    def learn(self, size: Size, took_s: float) -> None:
+        """A copy of this size has taken so long."""
+        self.num_seen += 1
+        is_new = self.num_seen <= STARTS + 1
+        weight_s = max(took_s if is_new else self.expect_s(size), LEAST_S)
+        seen = min(took_s / weight_s, WILD)
+        row = [number / weight_s for number in _numbers(size)]
+        forget = 0.0 if is_new else FORGET
+        for i in range(3):
+            self._right[i] = self._right[i] * forget + row[i] * seen
+            self._normal[i] = [old * forget + row[i] * row[j] for j, old in enumerate(self._normal[i])]
+        for _ in range(SWEEPS):
+            for i in range(3):
+                if self._normal[i][i] > 0.0:
+                    rest = sum(self._normal[i][j] * self.price[j] for j in range(3) if j != i)
+                    self.price[i] = max(0.0, (self._right[i] - rest) / self._normal[i][i])
+
+
 class PairCosts:
-    """What one pair pays."""
+    """What one pair pays on each path."""
 
-    prices: dict[Path, Price]
-    factors: dict[Path, float] = field(default_factory=lambda: dict.fromkeys(Path, 1.0))
+    def __init__(self, taught: PairCosts | None = None) -> None:
+        """Begin with nothing, or with what `taught` knows now."""
+        fresh = {path: PathCost() for path in Path}
+        self.paths: dict[Path, PathCost] = fresh if taught is None else deepcopy(taught.paths)
+        self._num_chosen = 0
 
-    def expect_s(self, path: Path, pieces: int, num_bytes: int) -> float:
-        """Seconds that a copy will take."""
-        return self.prices[path].of(pieces, num_bytes) * self.factors[path]
+    def choose(self, sizes: dict[Path, Size]) -> Path:
+        """The path to take of those that are possible: the least known one while one is not known, else the cheapest.
 
-    def choose(self, spans: int, granules: int, num_bytes: int) -> Path:
-        """The cheaper path; the direct one when they are equal."""
-        direct_s = self.expect_s(Path.DIRECT, spans, num_bytes)
-        return Path.STAGED if self.expect_s(Path.STAGED, granules, num_bytes) < direct_s else Path.DIRECT
+        Of equals the one that comes first in `sizes`.
+        """
+        self._num_chosen += 1
+        least_known = min(sizes, key=lambda path: self.paths[path].num_seen)
+        if self.paths[least_known].num_seen < LEARN_FROM:
+            return least_known
+        expected_s = {path: self.paths[path].expect_s(size) for path, size in sizes.items()}
+        best = min(expected_s, key=expected_s.__getitem__)
+        others = [path for path in sizes if path is not best and expected_s[path] < HOPELESS * expected_s[best]]
+        return best if self._num_chosen % LOOK_AGAIN_EVERY else self._stalest(others, best)
 
-    def learn(self, path: Path, pieces: int, num_bytes: int, took_s: float) -> None:
+    def learn(self, path: Path, size: Size, took_s: float) -> None:
         """A copy on this path took so long."""
-        seen = min(max(took_s / self.prices[path].of(pieces, num_bytes), 1 / FACTOR_MOST), FACTOR_MOST)
-        self.factors[path] += LEARNING * (seen - self.factors[path])
-        for other in Path:
-            if other is not path:
-                self.factors[other] += FORGETTING * (1.0 - self.factors[other])
+        self.paths[path].learn(size, took_s)
+
+    def _stalest(self, others: Collection[Path], best: Path) -> Path:
+        return min(others, key=lambda path: self.paths[path].num_seen, default=best)
+
+
+def _numbers(size: Size) -> tuple[float, float, float]:
+    return 1.0, size.pieces / _KILO, size.num_bytes / _MEGABYTE

@@ -1,4 +1,4 @@
-"""Staging: a fragmented copy as one gather, contiguous WRITEs and one scatter, all in *granules*.
+"""Staging: a fragmented copy as index columns, for kernels that move *granules* instead of descriptors.
 
 A granule is the largest power of two that divides every offset and size of a plan, at most GRANULE_MOST_BYTES. In
 granules a plan is two index columns of equal length: where each granule lies at the source, and where it goes at the
@@ -10,13 +10,14 @@ after the other, followed by their target column, so that one WRITE brings the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from engine_shim.core.transfer_plan import Rows, TransferPlan
+from engine_shim.core.transfer_plan import TransferPlan
+from router.contract.errors import TransferFailed
 
 GRANULE_MOST_BYTES = 64 * 1024
 GRANULE_LEAST_BYTES = 64
@@ -28,27 +29,45 @@ Index = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What passes through one slot."""
+    """What passes through one slot: so many rows of both columns."""
 
-    source: Index
-    """Granules of the source's Region."""
-    target: Index
-    """Granules of the target's Region, one for each of `source`."""
+    first: int
+    num_rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StagedPlan:
     """A TransferPlan in granules."""
 
     granule_bytes: int
-    source: Index
-    target: Index
+    columns: Index
+    """[2, rows], contiguous: granules of the source's Region, and the granule of the target's for each of them."""
+    reach: tuple[int, int]
+    """Bytes of the source's and of the target's Region that the plan needs."""
 
-    def chunks(self, slot_bytes: int) -> Iterator[Chunk]:
-        """The whole plan in as few chunks as fit slots of this size, in order."""
+    @property
+    def num_rows(self) -> int:
+        """Granules that move."""
+        return self.columns.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that move."""
+        return self.num_rows * self.granule_bytes
+
+    def chunks(self, slot_bytes: int, split: int = 1) -> list[Chunk]:
+        """The whole plan in at least `split` chunks that fit slots of this size, in order and of almost equal size.
+
+        Gather, WRITE and scatter of different chunks overlap, so equal ones leave nobody waiting.
+        """
         most = granules_per_slot(slot_bytes, self.granule_bytes)
-        for first in range(0, len(self.source), most):
-            yield Chunk(self.source[first : first + most], self.target[first : first + most])
+        count = min(max(split, -(-self.num_rows // most)), self.num_rows)
+        borders = [self.num_rows * number // count for number in range(count + 1)]
+        return [Chunk(first, end - first) for first, end in pairwise(borders)]
+
+    def lies_within(self, source_bytes: int, target_bytes: int) -> bool:
+        """True when nothing of the plan lies outside Regions of these sizes."""
+        return self.reach[0] <= source_bytes and self.reach[1] <= target_bytes
 
 
 def granules_per_slot(slot_bytes: int, granule_bytes: int) -> int:
@@ -57,21 +76,41 @@ def granules_per_slot(slot_bytes: int, granule_bytes: int) -> int:
 
 
 def stage(plan: TransferPlan, slot_bytes: int) -> StagedPlan | None:
-    """The plan in granules for slots of this size; None when they would be too fine, or the plan is empty."""
+    """The plan in granules for slots of this size; None when they would be too fine, or the plan is empty.
+
+    Few passes over few columns: this runs between the end of prefill and its first byte on the wire.
+
+    Raises:
+        TransferFailed: an offset or size is negative.
+    """
     rows = plan.rows
     if not len(rows):
         return None
-    granule_bytes = granule_of(rows, slot_bytes)
-    if granule_bytes < GRANULE_LEAST_BYTES:
-        return None
-    source, target, sizes = (rows // granule_bytes).astype(np.int32).T
-    if (sizes == 1).all():
-        return StagedPlan(granule_bytes, source, target)
-    within = np.arange(sizes.sum(), dtype=np.int32) - np.repeat(np.cumsum(sizes, dtype=np.int32) - sizes, sizes)
-    return StagedPlan(granule_bytes, np.repeat(source, sizes) + within, np.repeat(target, sizes) + within)
-
-
-def granule_of(rows: Rows, slot_bytes: int) -> int:
-    """The largest power of two that divides all numbers, at most GRANULE_MOST_BYTES, and less than a slot."""
     bits = int(np.bitwise_or.reduce(rows, axis=None))
+    if bits < 0:
+        raise TransferFailed("A span of the plan begins before its Region.")
+    granule_bytes = granule_of(bits, slot_bytes)
+    # What has a bit beyond int32 in any number has it in their union.
+    if granule_bytes < GRANULE_LEAST_BYTES or bits >= granule_bytes << 31:
+        return None
+    reach_source, reach_target = (rows[:, :2] + rows[:, 2:]).max(axis=0).tolist()
+    shift = granule_bytes.bit_length() - 1
+    if rows[:, 2].max() == granule_bytes:
+        columns = np.empty((2, len(rows)), dtype=np.int32)
+        np.right_shift(rows.T[:2], shift, out=columns, casting="unsafe")
+    else:
+        columns = _cut((rows >> shift).astype(np.int32))
+    return StagedPlan(granule_bytes, columns, (reach_source, reach_target))
+
+
+def _cut(rows: Index) -> Index:
+    """Columns of one granule each, of rows (source, target, granules)."""
+    sizes = rows[:, 2]
+    within = np.arange(sizes.sum(), dtype=np.int32) - np.repeat(np.cumsum(sizes, dtype=np.int32) - sizes, sizes)
+    return np.repeat(rows.T[:2], sizes, axis=1) + within
+
+
+def granule_of(bits: int, slot_bytes: int) -> int:
+    """The largest power of two that divides all numbers whose bits these are, at most GRANULE_MOST_BYTES, and less than
+    a slot."""
     return min(bits & -bits, GRANULE_MOST_BYTES, 1 << max(slot_bytes.bit_length() - 2, 0))

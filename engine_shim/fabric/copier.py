@@ -1,4 +1,4 @@
-"""Copier: gathers granules of the cache into a slot of the ring, and scatters them out of one."""
+"""Copier: moves granules between the cache, slots of the ring, and a peer's cache where it can be addressed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine_shim.core.staging import INDEX_BYTES, Chunk
+from engine_shim.core.staging import INDEX_BYTES, Chunk, StagedPlan
 from router.contract.errors import MissingDependency
 from router.contract.kv import Region
 
@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Job(Protocol):
-    """A gather or scatter under way."""
+    """A gather, scatter or move under way."""
 
     def done(self) -> bool:
         """True when its bytes are where they belong."""
@@ -26,11 +26,24 @@ class Job(Protocol):
         """Return when done."""
 
 
-class Copier(Protocol):
-    """Moves granules between one cache and one ring. Jobs run in the order in which they were begun."""
+class Columns(Protocol):
+    """The index columns of a plan at hand; all its offsets are known to be inside."""
 
-    def gather(self, chunk: Chunk, granule_bytes: int, slot_offset: int) -> Job:
+    def gather(self, chunk: Chunk, slot_offset: int) -> Job:
         """The slot at `slot_offset` gets the chunk's granules and, behind them, its target column."""
+
+    def move(self, target_base: int) -> Job:
+        """All granules go where their target column says, in memory that begins at `target_base`."""
+
+    def let_go(self) -> None:
+        """No job will read the columns any more, and none does."""
+
+
+class Copier(Protocol):
+    """Jobs run in the order in which they were begun."""
+
+    def take_up(self, plan: StagedPlan) -> Columns:
+        """The plan's columns are at hand."""
 
     def scatter(self, num_rows: int, granule_bytes: int, slot_offset: int) -> Job:
         """`num_rows` granules of a slot go where the column behind them says; those outside the cache nowhere."""
@@ -51,21 +64,17 @@ class HostCopier:
     """Host memory, by numpy; the specification of the GPU's kernels."""
 
     def __init__(self, cache: Region, ring: Bytes) -> None:
-        self._cache = np.ctypeslib.as_array((ctypes.c_uint8 * cache.num_bytes).from_address(cache.base))
+        self._cache = _bytes_at(cache.base, cache.num_bytes)
         self._ring = ring
 
-    def gather(self, chunk: Chunk, granule_bytes: int, slot_offset: int) -> HostJob:
+    def take_up(self, plan: StagedPlan) -> HostColumns:
         """See Copier."""
-        granules, index = self._slot(len(chunk.source), granule_bytes, slot_offset)
-        # Any other mode than `raise` copies straight into `out`; the plan's offsets are known to be inside.
-        np.take(self._rows(granule_bytes), chunk.source, axis=0, out=granules, mode="clip")
-        index[:] = chunk.target
-        return HostJob()
+        return HostColumns(plan, self._cache, self._ring)
 
     def scatter(self, num_rows: int, granule_bytes: int, slot_offset: int) -> HostJob:
         """See Copier."""
-        granules, index = self._slot(num_rows, granule_bytes, slot_offset)
-        rows = self._rows(granule_bytes)
+        granules, index = _slot(self._ring, num_rows, granule_bytes, slot_offset)
+        rows = _rows(self._cache, granule_bytes)
         inside = (index >= 0) & (index < len(rows))
         if inside.all():
             rows[index] = granules
@@ -73,14 +82,48 @@ class HostCopier:
             rows[index[inside]] = granules[inside]
         return HostJob()
 
-    def _rows(self, granule_bytes: int) -> Bytes:
-        whole = len(self._cache) // granule_bytes
-        return self._cache[: whole * granule_bytes].reshape(whole, granule_bytes)
 
-    def _slot(self, num_rows: int, granule_bytes: int, slot_offset: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
-        tail = slot_offset + num_rows * granule_bytes
-        index = self._ring[tail : tail + num_rows * INDEX_BYTES].view(np.int32)
-        return self._ring[slot_offset:tail].reshape(num_rows, granule_bytes), index
+class HostColumns:
+    """Columns in host memory are read where they are."""
+
+    def __init__(self, plan: StagedPlan, cache: Bytes, ring: Bytes) -> None:
+        self._plan = plan
+        self._granules = _rows(cache, plan.granule_bytes)
+        self._ring = ring
+
+    def gather(self, chunk: Chunk, slot_offset: int) -> HostJob:
+        """See Columns."""
+        rows = slice(chunk.first, chunk.first + chunk.num_rows)
+        granules, index = _slot(self._ring, chunk.num_rows, self._plan.granule_bytes, slot_offset)
+        # Any other mode than `raise` copies straight into `out`.
+        np.take(self._granules, self._plan.columns[0, rows], axis=0, out=granules, mode="clip")
+        index[:] = self._plan.columns[1, rows]
+        return HostJob()
+
+    def move(self, target_base: int) -> HostJob:
+        """See Columns."""
+        source, target = self._plan.columns
+        theirs = _rows(_bytes_at(target_base, self._plan.reach[1]), self._plan.granule_bytes)
+        theirs[target] = self._granules[source]
+        return HostJob()
+
+    def let_go(self) -> None:
+        """See Columns."""
+
+
+def _slot(ring: Bytes, num_rows: int, granule_bytes: int, slot_offset: int) -> tuple[Bytes, npt.NDArray[np.int32]]:
+    tail = slot_offset + num_rows * granule_bytes
+    index = ring[tail : tail + num_rows * INDEX_BYTES].view(np.int32)
+    return ring[slot_offset:tail].reshape(num_rows, granule_bytes), index
+
+
+def _bytes_at(base: int, num_bytes: int) -> Bytes:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(base))
+
+
+def _rows(memory: Bytes, granule_bytes: int) -> Bytes:
+    whole = len(memory) // granule_bytes
+    return memory[: whole * granule_bytes].reshape(whole, granule_bytes)
 
 
 def open_ring(cache: Region, num_bytes: int) -> tuple[Region, Copier]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_shim.fabric.copier import Copier
+from engine_shim.fabric.mapping import Mapper
 from router.contract.kv import Region
 
 SLOTS_EACH_WAY = 4
@@ -18,7 +19,7 @@ REST_S = 1.0
 POLL_GAP_S = 0.1
 """A longer gap between two polls does not count as rest."""
 ALIGN_BYTES = 4096
-_CARD = struct.Struct(">4sQQBII")
+_CARD = struct.Struct(">4sQQBIIH")
 _CARD_MAGIC = b"TRNG"
 _DEVICES = ("cpu", "cuda")
 
@@ -29,21 +30,24 @@ class RingCard:
 
     region: Region
     slot_bytes: int
+    mapping: bytes = b""
+    """How the cache beside the ring can be addressed (see `mapping`); empty: not at all."""
 
     def encode(self) -> bytes:
         """As it goes before the agent's metadata."""
         one = self.region
         kind = _DEVICES.index(one.device)
-        return _CARD.pack(_CARD_MAGIC, one.base, one.num_bytes, kind, one.device_id, self.slot_bytes)
+        numbers = (one.base, one.num_bytes, kind, one.device_id, self.slot_bytes, len(self.mapping))
+        return _CARD.pack(_CARD_MAGIC, *numbers) + self.mapping
 
 
 def split_card(metadata: bytes) -> tuple[RingCard | None, bytes]:
     """The peer's ring, if it has one, and its agent's metadata."""
     if metadata[: len(_CARD_MAGIC)] != _CARD_MAGIC or len(metadata) < _CARD.size:
         return None, metadata
-    _, base, num_bytes, kind, device_id, slot_bytes = _CARD.unpack(metadata[: _CARD.size])
-    device = _DEVICES[min(kind, len(_DEVICES) - 1)]
-    return RingCard(Region(base, num_bytes, device, device_id), slot_bytes), metadata[_CARD.size :]
+    _, base, num_bytes, kind, device_id, slot_bytes, mapping_bytes = _CARD.unpack(metadata[: _CARD.size])
+    device, end = _DEVICES[min(kind, len(_DEVICES) - 1)], _CARD.size + mapping_bytes
+    return RingCard(Region(base, num_bytes, device, device_id), slot_bytes, metadata[_CARD.size : end]), metadata[end:]
 
 
 class Slots:
@@ -92,6 +96,7 @@ class Ring:
     copier: Copier
     outgoing: Slots
     incoming: Slots
+    mapper: Mapper | None = None
 
     def tend(self) -> None:
         """Polled time has passed."""
@@ -103,8 +108,9 @@ class Ring:
         return slot * self.card.slot_bytes
 
 
-def make_ring(region: Region, copier: Copier, clock: Callable[[], float]) -> Ring:
-    """A ring over this memory."""
+def make_ring(region: Region, copier: Copier, clock: Callable[[], float], mapper: Mapper | None = None) -> Ring:
+    """A ring over this memory; with a `mapper`, copies can do without it between caches that it reaches."""
     slot_bytes = region.num_bytes // (2 * SLOTS_EACH_WAY) // ALIGN_BYTES * ALIGN_BYTES
     outgoing, incoming = range(SLOTS_EACH_WAY), range(SLOTS_EACH_WAY, 2 * SLOTS_EACH_WAY)
-    return Ring(RingCard(region, slot_bytes), copier, Slots(outgoing, clock), Slots(incoming, clock))
+    card = RingCard(region, slot_bytes, mapper.card() if mapper is not None else b"")
+    return Ring(card, copier, Slots(outgoing, clock), Slots(incoming, clock), mapper)

@@ -1,7 +1,7 @@
 """What two fabrics say to each other about staged copies; sealed, and bound to both agents.
 
 Ask     mover  -> target    I have a copy of so many chunks
-Lend    target -> mover     this slot of my ring is yours until the copy is over
+Lend    target -> mover     these slots of my ring are yours until the copy is over
 Full    target -> mover     no slot is free; go the direct way
 Landed  mover  -> target    (the tag of a WRITE into a slot) a chunk is there
 Done    target -> mover     it has been scattered; the slot may be written again
@@ -11,6 +11,7 @@ Back    mover  -> target    the copy has failed; the slots are yours again
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -45,13 +46,23 @@ class StageNote:
     num_rows: int = 0
     granule_bytes: int = 0
     tag: bytes = b""
-    """Of the whole copy, with its last chunk."""
+    """Of the whole copy, with its last chunk; of a Lend, its slots as `pack_slots` has them."""
 
     def encode(self, seal: Seal, sender: PeerName, receiver: PeerName) -> bytes:
         """The note as sealed bytes."""
         numbers = (self.key, self.slot, self.chunk, self.num_chunks, self.num_rows, self.granule_bytes)
         body = _FORM.pack(MAGIC, self.word, *numbers) + self.tag
         return body + seal.mark(STAGE, _bound(body, sender, receiver))
+
+
+def pack_slots(slots: Iterable[int]) -> bytes:
+    """Slots as the tail of a Lend."""
+    return struct.pack(f">{len(chosen := list(slots))}I", *chosen)
+
+
+def unpack_slots(raw: bytes) -> tuple[int, ...]:
+    """As they were packed; what is no whole number of slots has none."""
+    return struct.unpack(f">{len(raw) // 4}I", raw) if len(raw) % 4 == 0 else ()
 
 
 def is_stage_note(raw: bytes) -> bool:

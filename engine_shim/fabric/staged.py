@@ -1,9 +1,13 @@
-"""StagedFabric: a Fabric whose fragmented WRITEs go as one gather, a few contiguous WRITEs and one scatter.
+"""StagedFabric: a Fabric whose fragmented WRITEs go the cheapest of three ways.
 
-It wraps another Fabric and keeps its promises: a tag comes after its bytes have been scattered, and a copy that is DONE
-or FAILED changes nothing at the target any more. READs, peers without a ring and copies for which the direct path is
-cheaper go through untouched; so does a copy for which either ring has no slot, so that a peer that holds slots and
-does not move costs others their speed, not their turn.
+    direct   piece by piece, as the Fabric that it wraps does it
+    staged   one gather, a few contiguous WRITEs from ring to ring, one scatter, all three overlapping
+    mapped   one kernel straight into the peer's cache, where it can be addressed (`mapped.py`)
+
+It keeps the promises of a Fabric: a tag comes after its bytes have arrived, and a copy that is DONE or FAILED changes
+nothing at the target any more. READs, peers without a ring and plans of one span go through untouched; so does a copy
+for which either ring has no slot, so that a peer that holds slots and does not move costs others their speed, not
+their turn. Which way is cheapest, the pair's own copies tell (`core/copy_costs.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine_shim.core.copy_costs import PRICES, PairCosts, Path
+from engine_shim.core.copy_costs import PairCosts, Path, Size
 from engine_shim.core.staging import StagedPlan, stage
+from engine_shim.fabric.mapped import Mapped
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric, PeerName
 from engine_shim.fabric.ring import Ring, RingCard, split_card
 from engine_shim.fabric.stage_notes import StageNote, Word, is_stage_note, read_stage_note
@@ -39,11 +44,11 @@ class Staging:
 
 @dataclass(slots=True)
 class _Timed:
-    """A direct copy whose end teaches what the pair pays."""
+    """A copy whose end teaches what the pair pays."""
 
     peer: PeerName
-    pieces: int
-    num_bytes: int
+    path: Path
+    size: Size
     began_at: float
 
 
@@ -57,11 +62,15 @@ class StagedFabric:
         self._staging = staging
         self._rings: dict[PeerName, RingCard] = {}
         self._costs: dict[PeerName, PairCosts] = {}
+        self._all_costs = PairCosts()
+        """What all pairs together have taught: where a new pair begins."""
         self._passages: dict[CopyKey, Passage] = {}
         self._timed: dict[CopyKey, _Timed] = {}
         ring = staging.ring
         self._incoming = Incoming(ring, self._say) if ring is not None else None
         self._outgoing = Outgoing(inner, ring) if ring is not None else None
+        mapper = ring.mapper if ring is not None else None
+        self._mapped = Mapped(inner, ring.copier, mapper) if ring is not None and mapper is not None else None
         self._met: set[PeerName] = set()
         self.force: Path | None = None
         """Take this path whenever it is possible, whatever it costs; for tests and measurements."""
@@ -81,6 +90,8 @@ class StagedFabric:
         self._met.add(peer)
         if card is not None:
             self._rings[peer] = card
+            if self._mapped is not None and card.mapping:
+                self._mapped.meet(peer, card.mapping)
         return peer
 
     def drop_peer(self, peer: PeerName) -> None:
@@ -94,6 +105,8 @@ class StagedFabric:
                 self._outgoing.abandon(passage)
         if self._incoming is not None:
             self._incoming.drop(peer)
+        if self._mapped is not None:
+            self._mapped.drop(peer)
 
     def notify(self, peer: PeerName, notice: bytes) -> None:
         """See Fabric."""
@@ -101,21 +114,33 @@ class StagedFabric:
 
     def post(self, order: CopyOrder) -> CopyState:
         """See Fabric."""
+        began_at = self._staging.clock()
         theirs = self._rings.get(order.peer)
-        if theirs is not None and self._outgoing is not None and self._may_stage(order):
-            staged = stage(order.plan, self._outgoing.slot_bytes(theirs))
-            if staged is not None and self._path(order, staged) is Path.STAGED:
-                self._check_bounds(order)
-                passage = self._outgoing.open(order, staged, theirs)
-                if passage is not None:
-                    return self._begin(self._outgoing, passage)
-        return self._post_direct(order)
+        if theirs is None or self._outgoing is None or not self._may_choose(order):
+            return self._post_direct(order)
+        plan = stage(order.plan, self._outgoing.slot_bytes(theirs))
+        if plan is None:
+            return self._post_direct(order)
+        path = self._path(order, plan)
+        if path is Path.DIRECT:
+            return self._post_direct(order)
+        if not plan.lies_within(self._region.num_bytes, order.remote.num_bytes):
+            raise TransferFailed("A span of the plan lies outside the registered Region.")
+        if path is Path.MAPPED and self._mapped is not None:
+            self._timed[order.key] = _Timed(order.peer, Path.MAPPED, Size(plan.num_rows, plan.num_bytes), began_at)
+            return self._mapped.begin(order, plan)
+        passage = self._outgoing.open(order, plan, theirs)
+        if passage is None:
+            return self._post_direct(order)
+        self._begin(self._outgoing, passage)
+        self._timed[order.key] = _Timed(order.peer, Path.STAGED, Size(plan.num_rows, plan.num_bytes), began_at)
+        return CopyState.BUSY
 
     def poll(self, key: CopyKey) -> CopyState:
         """See Fabric."""
         passage = self._passages.get(key)
         if passage is None or self._outgoing is None:
-            return self._learned(key, self._inner.poll(key))
+            return self._learned(key, self._mover(key).poll(key))
         ended = passage.state is not CopyState.BUSY
         peer = passage.order.peer
         state = self._outgoing.drive(passage, lambda note: note.encode(self._staging.seal, self._name, peer))
@@ -127,7 +152,7 @@ class StagedFabric:
         """See Fabric."""
         self._timed.pop(key, None)
         if self._passages.pop(key, None) is None:
-            self._inner.release(key)
+            self._mover(key).release(key)
 
     def advance(self) -> list[tuple[PeerName, bytes]]:
         """See Fabric."""
@@ -149,59 +174,61 @@ class StagedFabric:
         """See Fabric."""
         self._inner.close()
 
-    def _may_stage(self, order: CopyOrder) -> bool:
+    def _mover(self, key: CopyKey) -> Fabric | Mapped:
+        return self._mapped if self._mapped is not None and self._mapped.has(key) else self._inner
+
+    def _may_choose(self, order: CopyOrder) -> bool:
         if order.op is not CopyOp.WRITE or order.local is not None:
             return False
         return self.force is not Path.DIRECT and (len(order.plan.spans) > 1 or self.force is not None)
 
-    def _check_bounds(self, order: CopyOrder) -> None:
-        rows = order.plan.rows
-        limits = (self._region.num_bytes, order.remote.num_bytes)
-        if (rows < 0).any() or (rows[:, :2] + rows[:, 2:] > limits).any():
-            raise TransferFailed("A span of the plan lies outside the registered Region.")
-
-    def _path(self, order: CopyOrder, staged: StagedPlan) -> Path:
-        if self.force is not None:
-            return self.force
-        return self._pair(order.peer).choose(len(order.plan.spans), len(staged.source), order.plan.num_bytes)
+    def _path(self, order: CopyOrder, plan: StagedPlan) -> Path:
+        """The forced path if it is possible, else the cheapest."""
+        num_bytes = plan.num_bytes
+        in_granules = Size(plan.num_rows, num_bytes)
+        sizes = {Path.DIRECT: Size(len(order.plan.spans), num_bytes), Path.STAGED: in_granules}
+        if self._mapped is not None and self._mapped.reaches(order.peer):
+            sizes[Path.MAPPED] = in_granules
+        if self.force is None:
+            return self._pair(order.peer).choose(sizes)
+        return self.force if self.force in sizes else Path.DIRECT
 
     def _pair(self, peer: PeerName) -> PairCosts:
-        return self._costs.setdefault(peer, PairCosts(PRICES[self._region.device]))
+        if peer not in self._costs:
+            self._costs[peer] = PairCosts(self._all_costs)
+        return self._costs[peer]
 
-    def _begin(self, outgoing: Outgoing, passage: Passage) -> CopyState:
+    def _begin(self, outgoing: Outgoing, passage: Passage) -> None:
         """The peer is asked first: its answer travels while we gather. Raises PeerGone; then nothing is left."""
         order = passage.order
         self._tell(order.peer, StageNote(Word.ASK, order.key, num_chunks=len(passage.chunks)))
         self._passages[order.key] = passage
-        self._timed[order.key] = _Timed(order.peer, passage.num_granules, order.plan.num_bytes, self._staging.clock())
         outgoing.begin(passage)
-        return CopyState.BUSY
 
     def _post_direct(self, order: CopyOrder) -> CopyState:
-        began_at = self._staging.clock()
-        state = self._inner.post(order)
         if order.op is CopyOp.WRITE and order.peer in self._rings:
-            timed = _Timed(order.peer, len(order.plan.spans), order.plan.num_bytes, began_at)
-            self._timed[order.key] = timed
+            size = Size(len(order.plan.spans), order.plan.num_bytes)
+            self._timed[order.key] = _Timed(order.peer, Path.DIRECT, size, self._staging.clock())
+        try:
+            state = self._inner.post(order)
+        except (TransferFailed, PeerGone):
+            self._timed.pop(order.key, None)
+            raise
         return self._learned(order.key, state)
 
     def _learned(self, key: CopyKey, state: CopyState) -> CopyState:
         timed = self._timed.pop(key, None) if state is not CopyState.BUSY else None
         if timed is not None and state is CopyState.DONE:
-            self._learn(Path.DIRECT, timed)
+            took_s = self._staging.clock() - timed.began_at
+            for costs in (self._pair(timed.peer), self._all_costs):
+                costs.learn(timed.path, timed.size, took_s)
         return state
 
     def _finish(self, passage: Passage, state: CopyState) -> None:
         order = passage.order
-        timed = self._timed.pop(order.key)
-        if state is CopyState.DONE:
-            self._learn(Path.STAGED, timed)
-        elif order.peer in self._met:
+        self._learned(order.key, state)
+        if state is not CopyState.DONE and order.peer in self._met:
             self._say(order.peer, StageNote(Word.BACK, order.key))
-
-    def _learn(self, path: Path, timed: _Timed) -> None:
-        took_s = self._staging.clock() - timed.began_at
-        self._pair(timed.peer).learn(path, timed.pieces, timed.num_bytes, took_s)
 
     def _on_raw_note(self, peer: PeerName, raw: bytes) -> None:
         note = read_stage_note(raw, self._staging.seal, peer, self._name)

@@ -10,7 +10,7 @@ from engine_shim.core.staging import GRANULE_LEAST_BYTES, GRANULE_MOST_BYTES, IN
 from engine_shim.fabric.copier import Job
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.ring import Ring
-from engine_shim.fabric.stage_notes import StageNote, Word
+from engine_shim.fabric.stage_notes import StageNote, Word, pack_slots
 
 Say = Callable[[PeerName, StageNote], None]
 Notices = list[tuple[PeerName, bytes]]
@@ -91,8 +91,7 @@ class Incoming:
             self._say(peer, StageNote(Word.FULL, note.key))
             return
         self._loans[peer, note.key] = _Loan(note.num_chunks, slots)
-        for slot in slots:
-            self._say(peer, StageNote(Word.LEND, note.key, slot=slot))
+        self._say(peer, StageNote(Word.LEND, note.key, tag=pack_slots(slots)))
 
     def _fair(self) -> int:
         """Half of what is free, so that the next copy finds some too."""

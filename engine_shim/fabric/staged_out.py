@@ -13,11 +13,15 @@ from itertools import count
 
 from engine_shim.core.staging import INDEX_BYTES, Chunk, StagedPlan
 from engine_shim.core.transfer_plan import Span, TransferPlan
-from engine_shim.fabric.copier import Job
+from engine_shim.fabric.copier import Columns, Job
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric
 from engine_shim.fabric.ring import Ring, RingCard
-from engine_shim.fabric.stage_notes import StageNote, Word
+from engine_shim.fabric.stage_notes import StageNote, Word, unpack_slots
 from router.contract.errors import TransferError
+
+CHUNK_LEAST_BYTES = 128 << 20
+"""A copy is cut so that gather, WRITE and scatter overlap. A chunk costs about as much host work
+as so many bytes take on a wire of 300 GB/s (deploy/benchmarks); smaller ones cost more than they save."""
 
 Label = Callable[[StageNote], bytes]
 """A note to the passage's peer as sealed bytes."""
@@ -38,8 +42,10 @@ class Passage:
 
     order: CopyOrder
     theirs: RingCard
+    plan: StagedPlan
     chunks: list[Chunk]
-    granule_bytes: int
+    columns: Columns | None = None
+    """Where the copier reads the plan's columns, from the first gather to the last."""
     lent: deque[int] = field(default_factory=deque)
     """Slots of the peer that we may write now."""
     gathering: deque[tuple[Job, _Stretch]] = field(default_factory=deque)
@@ -49,11 +55,6 @@ class Passage:
     next_chunk: int = 0
     was_lent: bool = False
     failed: bool = False
-
-    @property
-    def num_granules(self) -> int:
-        """Granules of the whole copy."""
-        return sum(len(chunk.source) for chunk in self.chunks)
 
     @property
     def state(self) -> CopyState:
@@ -82,17 +83,19 @@ class Outgoing:
         """A passage that can begin; None when no slot is free."""
         if not self._ring.outgoing.num_free:
             return None
-        return Passage(order, theirs, list(staged.chunks(self.slot_bytes(theirs))), staged.granule_bytes)
+        split = staged.num_bytes // CHUNK_LEAST_BYTES
+        return Passage(order, theirs, staged, staged.chunks(self.slot_bytes(theirs), split))
 
     def begin(self, passage: Passage) -> None:
-        """Its first chunks are being gathered."""
-        self._gather(passage)
+        """Its first chunk is being gathered."""
+        passage.columns = self._ring.copier.take_up(passage.plan)
+        self._gather(passage, passage.columns)
 
     def on_note(self, passage: Passage, note: StageNote) -> None:
         """Lend or Done of the passage's peer."""
         if note.word is Word.LEND:
             passage.was_lent = True
-            passage.lent.append(note.slot)
+            passage.lent += unpack_slots(note.tag)
         elif note.word is Word.DONE and note.chunk in passage.unanswered:
             passage.unanswered.remove(note.chunk)
             passage.lent.append(note.slot)
@@ -101,12 +104,13 @@ class Outgoing:
         """Move the passage on as far as it goes now. Raises nothing; what fails ends as FAILED."""
         for key, stretch in list(passage.writing.items()):
             self._look(passage, key, stretch)
+        while passage.gathering and passage.lent and passage.gathering[0][0].done() and not passage.failed:
+            self._write(passage, passage.gathering.popleft()[1], label)
         if passage.failed:
             self._let_go(passage)
-        else:
-            self._gather(passage)
-            while passage.gathering and passage.lent and passage.gathering[0][0].done() and not passage.failed:
-                self._write(passage, passage.gathering.popleft()[1], label)
+        elif passage.columns is not None:
+            # After the WRITEs, whose wire must not wait for a launch.
+            self._gather(passage, passage.columns)
         return passage.state
 
     def abandon(self, passage: Passage) -> None:
@@ -119,19 +123,23 @@ class Outgoing:
         passage.writing.clear()
         self._let_go(passage)
 
-    def _gather(self, passage: Passage) -> None:
-        while passage.next_chunk < len(passage.chunks):
-            slot = self._ring.outgoing.take()
-            if slot is None:
-                return
-            chunk = passage.chunks[passage.next_chunk]
-            job = self._ring.copier.gather(chunk, passage.granule_bytes, self._ring.offset(slot))
-            passage.gathering.append((job, _Stretch(passage.next_chunk, slot, len(chunk.source))))
-            passage.next_chunk += 1
+    def _gather(self, passage: Passage, columns: Columns) -> None:
+        """One more chunk, if there is one and a slot for it."""
+        if passage.next_chunk == len(passage.chunks):
+            if not passage.gathering:
+                self._put_down(passage)
+            return
+        slot = self._ring.outgoing.take()
+        if slot is None:
+            return
+        chunk = passage.chunks[passage.next_chunk]
+        job = columns.gather(chunk, self._ring.offset(slot))
+        passage.gathering.append((job, _Stretch(passage.next_chunk, slot, chunk.num_rows)))
+        passage.next_chunk += 1
 
     def _write(self, passage: Passage, stretch: _Stretch, label: Label) -> None:
         theirs = passage.lent.popleft()
-        size = stretch.num_rows * (passage.granule_bytes + INDEX_BYTES)
+        size = stretch.num_rows * (passage.plan.granule_bytes + INDEX_BYTES)
         span = Span(self._ring.offset(stretch.slot), theirs * passage.theirs.slot_bytes, size)
         last = stretch.number == len(passage.chunks) - 1
         note = StageNote(
@@ -141,7 +149,7 @@ class Outgoing:
             chunk=stretch.number,
             num_chunks=len(passage.chunks),
             num_rows=stretch.num_rows,
-            granule_bytes=passage.granule_bytes,
+            granule_bytes=passage.plan.granule_bytes,
             tag=passage.order.tag if last else b"",
         )
         key = CopyKey(next(self._keys))
@@ -176,3 +184,10 @@ class Outgoing:
             job.wait()
             self._ring.outgoing.give_back(stretch.slot)
         passage.gathering.clear()
+        self._put_down(passage)
+
+    @staticmethod
+    def _put_down(passage: Passage) -> None:
+        if passage.columns is not None:
+            passage.columns.let_go()
+            passage.columns = None

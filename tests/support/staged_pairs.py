@@ -17,6 +17,7 @@ from engine_shim.fabric.ring import Ring, make_ring
 from engine_shim.fabric.staged import StagedFabric, Staging
 from router.contract.kv import Region
 from router.contract.seal import Seal
+from tests.support.host_mapper import HostMapper
 
 SLOT = 8192
 RING_BYTES = 8 * SLOT
@@ -42,18 +43,20 @@ class StagedAgent:
         make: Callable[[str, Region, Region], Fabric],
         seal: Seal | None = None,
         clock: Callable[[], float] | None = None,
+        path: Path = Path.STAGED,
     ) -> None:
         self.clock = clock or Clock()
         self._buffer = ctypes.create_string_buffer(num_bytes)
         self.memory = np.frombuffer(self._buffer, dtype=np.uint8)
         self.region = Region(ctypes.addressof(self._buffer), num_bytes, "cpu")
         self.name = f"agent-{next(names)}@1"
-        self.ring: Ring = make_ring(*open_ring(self.region, RING_BYTES), self.clock)
+        self.mapper = HostMapper(self.region) if path is Path.MAPPED else None
+        self.ring: Ring = make_ring(*open_ring(self.region, RING_BYTES), self.clock, self.mapper)
         self.inner = make(self.name, self.region, self.ring.card.region)
         self.fabric = StagedFabric(
             self.name, self.region, self.inner, Staging(self.ring, seal or Seal(), clock=self.clock)
         )
-        self.fabric.force = Path.STAGED
+        self.fabric.force = path
         self.notices: list[bytes] = []
         self.states: dict[CopyKey, CopyState] = {}
         self._keys = itertools.count(1)
@@ -81,7 +84,7 @@ class StagedAgent:
 
 
 def loopback_pair(
-    num_bytes: int, target_bytes: int = 0, seals: tuple[Seal, Seal] | None = None
+    num_bytes: int, target_bytes: int = 0, seals: tuple[Seal, Seal] | None = None, path: Path = Path.STAGED
 ) -> tuple[StagedAgent, StagedAgent]:
     network = LoopbackNetwork()
 
@@ -89,7 +92,8 @@ def loopback_pair(
         return LoopbackFabric(name, region, network)
 
     ours, theirs = seals or (Seal(), Seal())
-    p, d = StagedAgent(num_bytes, make, ours), StagedAgent(target_bytes or num_bytes, make, theirs)
+    p = StagedAgent(num_bytes, make, ours, path=path)
+    d = StagedAgent(target_bytes or num_bytes, make, theirs, path=path)
     meet(p, d)
     return p, d
 

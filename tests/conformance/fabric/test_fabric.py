@@ -1,4 +1,7 @@
-"""One suite, all Fabrics: loopback is the specification, NIXL (UCX, host memory) the real thing; both also staged."""
+"""One suite, all Fabrics: loopback is the specification, NIXL (UCX, host memory) the real thing.
+
+Both also staged, and loopback also mapped.
+"""
 
 import ctypes
 import importlib.util
@@ -19,6 +22,7 @@ from engine_shim.fabric.staged import StagedFabric, Staging
 from router.contract.errors import HandshakeFailed, PeerGone, TransferFailed
 from router.contract.kv import Region
 from router.contract.seal import Seal
+from tests.support.host_mapper import HostMapper
 
 SIZE = 64 * 1024
 names = itertools.count()
@@ -43,9 +47,10 @@ class Agent:
 Pair = tuple[Agent, Agent]
 
 
-@pytest.fixture(params=["loopback", "nixl", "loopback-staged", "nixl-staged"])
+@pytest.fixture(params=["loopback", "nixl", "loopback-staged", "nixl-staged", "loopback-mapped"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    kind, _, staged = request.param.partition("-")
+    kind, _, way = request.param.partition("-")
+    path = Path(way or "direct")
     if kind == "nixl" and importlib.util.find_spec("nixl_cu12") is None:
         pytest.skip("looked for the package nixl_cu12")
     network = LoopbackNetwork()
@@ -54,12 +59,13 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         return NixlFabric(name, region, ring=ring) if kind == "nixl" else LoopbackFabric(name, region, network)
 
     def wrapped(name: str, region: Region) -> Fabric:
-        ring = make_ring(*open_ring(region, 8 * 4096), time.monotonic)
+        mapper = HostMapper(region) if path is Path.MAPPED else None
+        ring = make_ring(*open_ring(region, 8 * 4096), time.monotonic, mapper)
         fabric = StagedFabric(name, region, plain(name, region, ring.card.region), Staging(ring, Seal("k" * 16)))
-        fabric.force = Path.STAGED
+        fabric.force = path
         return fabric
 
-    make: Callable[[str, Region], Fabric] = wrapped if staged else plain
+    make: Callable[[str, Region], Fabric] = wrapped if way else plain
 
     a, b = Agent(make, "a"), Agent(make, "b")
     assert a.fabric.add_peer(b.fabric.metadata()) == b.name

@@ -1,39 +1,116 @@
-from engine_shim.core.copy_costs import FACTOR_MOST, PRICES, PairCosts, Path, Price
+import random
+
+import pytest
+
+from engine_shim.core.copy_costs import LEARN_FROM, LOOK_AGAIN_EVERY, WILD, PairCosts, Path, PathCost, Size
 
 MS = 1e-3
-SIMPLE = {Path.DIRECT: Price(0.0, 10e-6, 1e-9), Path.STAGED: Price(1 * MS, 0.0, 2e-9)}
+TRUE = {
+    Path.DIRECT: (0.1 * MS, 7e-6, 4e-12),
+    Path.STAGED: (0.4 * MS, 4e-8, 8e-12),
+    Path.MAPPED: (0.1 * MS, 5e-8, 5e-12),
+}
 
 
-def test_many_pieces_are_staged_and_few_are_not() -> None:
-    pair = PairCosts(SIMPLE)
-    assert pair.choose(spans=10, granules=10, num_bytes=100_000) is Path.DIRECT
-    assert pair.choose(spans=1000, granules=1000, num_bytes=100_000) is Path.STAGED
-    assert pair.choose(spans=1000, granules=1000, num_bytes=100_000_000) is Path.DIRECT
+def true_s(path: Path, size: Size) -> float:
+    fixed, piece, byte = TRUE[path]
+    return fixed + size.pieces * piece + size.num_bytes * byte
 
 
-def test_equal_prices_go_direct() -> None:
-    same = Price(1 * MS, 0.0, 0.0)
-    assert PairCosts({Path.DIRECT: same, Path.STAGED: same}).choose(5, 5, 5) is Path.DIRECT
+def sizes_of(spans: int, num_bytes: int, *paths: Path) -> dict[Path, Size]:
+    granules = max(spans, num_bytes // 65536)
+    return {path: Size(spans if path is Path.DIRECT else granules, num_bytes) for path in paths}
 
 
-def test_a_pair_whose_staging_is_slow_learns_to_go_direct_and_forgets_it_again() -> None:
-    pair = PairCosts(SIMPLE)
-    for _ in range(20):
-        pair.learn(Path.STAGED, 1000, 100_000, took_s=1.0)
-    assert pair.choose(700, 700, 100_000) is Path.DIRECT
-    for _ in range(300):
-        pair.learn(Path.DIRECT, 700, 100_000, took_s=pair.prices[Path.DIRECT].of(700, 100_000))
-    assert pair.choose(700, 700, 100_000) is Path.STAGED
+def live(pair: PairCosts, *paths: Path, count: int = 100, seed: int = 1) -> float:
+    """A pair's life: copies of every size and fragmentation, timed with some noise.
+
+    Returns how many times longer the second half of it took than with the cheapest path each time.
+    """
+    rng = random.Random(seed)
+    paid = best = 0.0
+    for number in range(count):
+        spans = rng.choice((2, 8, 64, 512, 4096))
+        sizes = sizes_of(spans, spans * rng.choice((4, 64, 1024)) * 1024, *paths)
+        path = pair.choose(sizes)
+        pair.learn(path, sizes[path], true_s(path, sizes[path]) * rng.uniform(0.9, 1.2))
+        if number >= count // 2:
+            paid += true_s(path, sizes[path])
+            best += min(true_s(path, size) for path, size in sizes.items())
+    return paid / best
 
 
-def test_one_wild_time_moves_a_factor_by_no_more_than_its_share() -> None:
-    pair = PairCosts(SIMPLE)
-    pair.learn(Path.DIRECT, 10, 100, took_s=3600.0)
-    assert pair.factors[Path.DIRECT] <= 1 + 0.2 * (FACTOR_MOST - 1)
+@pytest.mark.parametrize("paths", [(Path.DIRECT, Path.STAGED), (Path.DIRECT, Path.STAGED, Path.MAPPED)])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pair_that_has_lived_pays_hardly_more_than_the_truly_cheapest_paths(
+    paths: tuple[Path, ...], seed: int
+) -> None:
+    assert live(PairCosts(), *paths, seed=seed) < 1.3
 
 
-def test_every_kind_of_memory_has_prices_and_gpus_stage_what_is_fragmented() -> None:
-    assert set(PRICES) == {"cpu", "cuda"}
-    pair = PairCosts(PRICES["cuda"])
-    assert pair.choose(spans=2048, granules=8192, num_bytes=128 << 20) is Path.STAGED
-    assert pair.choose(spans=1, granules=8192, num_bytes=128 << 20) is Path.DIRECT
+def test_each_possible_path_is_tried_before_any_is_believed() -> None:
+    pair, sizes = PairCosts(), sizes_of(9, 9 * 65536, Path.DIRECT, Path.STAGED)
+    taken = []
+    for _ in range(2 * LEARN_FROM):
+        path = pair.choose(sizes)
+        taken.append(path)
+        pair.learn(path, sizes[path], 1 * MS)
+    assert sorted(taken) == [Path.DIRECT] * LEARN_FROM + [Path.STAGED] * LEARN_FROM
+
+
+def test_equal_costs_go_by_the_order_of_the_paths() -> None:
+    pair, sizes = PairCosts(), sizes_of(9, 9 * 65536, Path.DIRECT, Path.STAGED)
+    for path in sizes:
+        for _ in range(LEARN_FROM):
+            pair.learn(path, Size(9, 9 * 65536), 1 * MS)
+    assert pair.choose(sizes) is Path.DIRECT
+
+
+def test_the_first_copy_of_a_path_tells_of_its_start_and_is_forgotten() -> None:
+    cost = PathCost()
+    cost.learn(Size(10, 1000), 2.0)
+    for _ in range(3):
+        cost.learn(Size(10, 1000), 1 * MS)
+    assert cost.expect_s(Size(10, 1000)) == pytest.approx(1 * MS, rel=0.01)
+
+
+def test_one_wild_time_moves_a_price_by_no_more_than_its_share_and_is_forgotten() -> None:
+    cost = PathCost()
+    for _ in range(40):
+        cost.learn(Size(10, 1000), 1 * MS)
+    cost.learn(Size(10, 1000), 3600.0)
+    assert cost.expect_s(Size(10, 1000)) < (1 + WILD / 15) * MS
+    for _ in range(100):
+        cost.learn(Size(10, 1000), 1 * MS)
+    assert cost.expect_s(Size(10, 1000)) == pytest.approx(1 * MS, rel=0.05)
+
+
+def test_no_size_has_a_negative_price() -> None:
+    cost, rng = PathCost(), random.Random(3)
+    for _ in range(50):
+        cost.learn(Size(rng.randrange(1, 5000), rng.randrange(1, 1 << 28)), rng.uniform(0.1, 5) * MS)
+    assert min(cost.price) >= 0.0
+    assert cost.expect_s(Size(1, 1)) >= 0.0
+
+
+def test_a_path_that_has_become_cheaper_is_found_again_unless_it_was_hopeless() -> None:
+    for old_s, found in ((1.5 * MS, True), (90 * MS, False)):
+        pair, sizes = PairCosts(), sizes_of(9, 9 * 65536, Path.DIRECT, Path.STAGED)
+        for _ in range(LEARN_FROM):
+            pair.learn(Path.DIRECT, sizes[Path.DIRECT], 1 * MS)
+            pair.learn(Path.STAGED, sizes[Path.STAGED], old_s)
+        taken = [pair.choose(sizes) for _ in range(LOOK_AGAIN_EVERY)]
+        assert (Path.STAGED in taken) is found
+        assert taken.count(Path.STAGED) <= 1
+
+
+def test_a_new_pair_begins_with_what_the_others_have_taught_and_goes_its_own_way() -> None:
+    taught = PairCosts()
+    live(taught, Path.DIRECT, Path.STAGED)
+    new = PairCosts(taught)
+    sizes = sizes_of(4096, 4096 * 65536, Path.DIRECT, Path.STAGED)
+    assert new.choose(sizes) is taught.choose(sizes) is Path.STAGED
+    for _ in range(40):
+        new.learn(Path.STAGED, sizes[Path.STAGED], 9.0)
+    assert new.choose(sizes) is Path.DIRECT
+    assert taught.choose(sizes) is Path.STAGED
