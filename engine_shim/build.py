@@ -167,8 +167,9 @@ def compat_hash(engine: Engine) -> str:
         engine.card.family,
         engine.card.weights_digest,
         layout.num_layers,
-        layout.num_kv_heads,
+        layout.all_kv_heads,
         layout.head_dim,
         layout.dtype,
+        layout.latent,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]

@@ -50,7 +50,9 @@ class ShimSettings:
     numerics: str = _setting("fast", "fast, or invariant: results independent of batching", ["fast", "invariant"])
     block_tokens: int = _setting(16, "tokens per KV block")
     kv_bytes: int = _setting(0, "bytes of KV cache; 0: the engine's default")
-    kv_order: str = _setting("block_first", "memory order of the KV cache", ["block_first", "layer_first"])
+    kv_order: str = _setting(
+        "block_first", "memory order of the KV cache", ["block_first", "layer_first", "head_major"]
+    )
     threads: int = _setting(0, "CPU threads of the engine; 0: all cores")
     max_num_seqs: int = _setting(64, "sequences that run at once")
     max_batch_tokens: int = _setting(512, "tokens of one step; longer prompts are computed in chunks")

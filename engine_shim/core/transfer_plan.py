@@ -1,25 +1,24 @@
 """TransferPlan: which bytes of prefill's cache go where in decode's.
 
-Both caches are grids of blocks (see `router.contract.kv`), and in both orders the address of one token in one *slab*
-(one layer, K or V) is linear in its block and in its place inside the block:
+Both caches are grids of blocks (see `router.contract.kv`), and in every order the address of one head of one token in
+one *slab* (one layer, K or V) is linear:
 
-    address = slab * slab_stride + block * block_stride + (token % block_tokens) * slab_token_bytes
-
-                    slab_stride                     block_stride
-    block_first     block_tokens * token_slab       a whole block
-    layer_first     that * num_blocks               block_tokens * token_slab
+    address = block * strides.block + slab * strides.slab + head * strides.head + (token % block_tokens) * strides.token
 
 So it is enough to cut the token range where either side changes its block, to join what is contiguous on both sides,
-and to repeat the result for each slab. Three cases:
+and to repeat the result for each slab, and for each head where heads do not lie side by side. Three cases:
 
-    1  both block_first with equal block size: a block is one run of bytes, so whole blocks are moved. The last block is
-       moved whole too: decode writes every later slot before it reads it.
+    1  whole blocks: both block_first, or both head_major, with equal block size: a block (of the heads that move) is
+       one run of bytes. The last block is moved whole too: decode writes every later slot before it reads it.
     2  both layer_first with pages: whole pages, layer by layer.
-    3  everything else: slab by slab.
+    3  everything else: slab by slab; between head_major and the others, or where ranks hold unequal shares of the
+       heads of a token-by-token order, token by token as well.
 
-Spans that touch on both sides are joined at last, across blocks, slabs and layers. Posting costs about 7 us per
+Spans that touch on both sides are joined at last, across blocks, heads, slabs and layers. Posting costs about 7 us per
 descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
 itself cost milliseconds, so it is made and kept as columns of numbers.
+
+Of engines with tensor-parallel ranks a plan is between one rank and another: see `head_shares`.
 """
 
 from __future__ import annotations
@@ -31,11 +30,15 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from engine_shim.core.head_shares import HeadMove, move_between
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import BlockTable, KVLayout, KVOrder
 from router.contract.rendezvous import PrefillDone, Registration
 
 Rows = npt.NDArray[np.int64]
+
+MOST_PIECES = 1 << 22
+"""A plan of more would take seconds and hundreds of megabytes to make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +120,33 @@ def check_layouts(src: KVLayout, dst: KVLayout) -> None:
     """Both caches hold the same values, if in another arrangement.
 
     Raises:
-        LayoutMismatch: layers, heads, head size or dtype differ. Blame: deployment.
+        LayoutMismatch: layers, heads of the model, head size, dtype or the kind of attention differ, or they have pages
+            and those differ, or hold other heads. Blame: deployment.
     """
-    ours = (src.num_layers, src.num_kv_heads, src.head_dim, src.dtype)
-    theirs = (dst.num_layers, dst.num_kv_heads, dst.head_dim, dst.dtype)
+    ours = (src.num_layers, src.all_kv_heads, src.head_dim, src.dtype, src.latent)
+    theirs = (dst.num_layers, dst.all_kv_heads, dst.head_dim, dst.dtype, dst.latent)
     if ours != theirs:
         raise LayoutMismatch(
-            "Prefill and decode hold different KV caches (layers, KV heads, head size, dtype): "
+            "Prefill and decode hold different KV caches (layers, KV heads, head size, dtype, latent): "
             f"{ours} against {theirs}; serve the same checkpoint with the same KV dtype on both."
         )
     if (src.has_pages or dst.has_pages) and _page_facts(src) != _page_facts(dst):
         raise LayoutMismatch(
-            "Blocks of these KV caches can only move whole, and theirs differ (block tokens, order): "
-            f"{_page_facts(src)} against {_page_facts(dst)}; serve both with the same engine and block size."
+            "Blocks of these KV caches can only move whole, and theirs differ (block tokens, order, heads of a rank): "
+            f"{_page_facts(src)} against {_page_facts(dst)}; serve both with the same engine, block size and "
+            "tensor-parallel size."
         )
 
 
-def _page_facts(layout: KVLayout) -> tuple[bool, int, KVOrder]:
-    return layout.has_pages, layout.block_tokens, layout.order
+def _page_facts(layout: KVLayout) -> tuple[bool, int, KVOrder, int]:
+    return layout.has_pages, layout.block_tokens, layout.order, layout.num_kv_heads
 
 
 def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> TransferPlan:
-    """Plan the copies that move tokens `first_token <= t < num_tokens`.
+    """Plan the copies that move tokens `first_token <= t < num_tokens` from one rank to another.
 
-    Spans never overlap at the destination and cover exactly the wanted tokens; in case 1 also the unused tail of the
-    last block.
+    Spans never overlap at the destination and cover exactly the wanted tokens of the heads that move between these two
+    ranks; in case 1 also the unused tail of the last block.
 
     Args:
         src: prefill's layout and blocks; block i holds tokens from i * block_tokens.
@@ -149,87 +154,126 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
         first_token: first token to move.
         num_tokens: end of the range; not above either side's capacity.
     Returns:
-        TransferPlan; empty when the range is.
+        TransferPlan; empty when the range is, or when this rank of prefill has nothing for that rank of decode.
     Raises:
-        LayoutMismatch: see `check_layouts`; or pages, and the range begins inside one.
+        LayoutMismatch: see `check_layouts`; or pages, and the range begins inside one; or more than MOST_PIECES.
         TransferFailed: a block lies outside its cache or the tables are too short. Blame: the peer that sent them.
     """
     check_layouts(src.layout, dst.layout)
-    if first_token >= num_tokens:
+    move = move_between(src.layout, dst.layout)
+    if first_token >= num_tokens or move is None:
         return TransferPlan(())
-    _check_side(src, num_tokens)
-    _check_side(dst, num_tokens)
-    if _moves_whole_blocks(src.layout, dst.layout, first_token):
-        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, first_token, num_tokens, src.layout.block_bytes))))
+    tables = _table(src, num_tokens), _table(dst, num_tokens)
+    if _moves_whole_blocks(src.layout, dst.layout, move, first_token):
+        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, tables, move, (first_token, num_tokens)))))
     if src.layout.has_pages:
-        return TransferPlan(SpanTable(_join_anywhere(_page_pieces(src, dst, first_token, num_tokens))))
-    runs = _join(_token_pieces(src, dst, first_token, num_tokens))
-    return TransferPlan(SpanTable(_join_anywhere(_over_slabs(runs, src.layout, dst.layout))))
+        return TransferPlan(SpanTable(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens)))))
+    runs = _token_pieces(src.layout, dst.layout, tables, move, (first_token, num_tokens))
+    return TransferPlan(SpanTable(_join_anywhere(_repeat(runs, src.layout, dst.layout, move))))
 
 
-def _check_side(side: Side, num_tokens: int) -> None:
+_Tables = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Range = tuple[int, int]
+
+
+def _table(side: Side, num_tokens: int) -> npt.NDArray[np.int64]:
+    """The blocks as a column, each of them inside its cache."""
     if len(side.blocks) < side.layout.blocks_for(num_tokens):
         raise TransferFailed(
             f"A block table of {len(side.blocks)} blocks of {side.layout.block_tokens} tokens is too short "
             f"for {num_tokens} tokens."
         )
-    if min(side.blocks) < 0 or max(side.blocks) >= side.layout.num_blocks:
+    table = np.array(side.blocks, dtype=np.int64)
+    if table.min() < 0 or table.max() >= side.layout.num_blocks:
         raise TransferFailed(f"A block table names a block outside its cache of {side.layout.num_blocks} blocks.")
+    return table
 
 
-def _moves_whole_blocks(src: KVLayout, dst: KVLayout, first_token: int) -> bool:
-    both_block_first = src.order is KVOrder.BLOCK_FIRST and dst.order is KVOrder.BLOCK_FIRST
-    return both_block_first and src.block_tokens == dst.block_tokens and first_token % src.block_tokens == 0
+def _moves_whole_blocks(src: KVLayout, dst: KVLayout, move: HeadMove, first_token: int) -> bool:
+    if src.order is not dst.order or src.block_tokens != dst.block_tokens or first_token % src.block_tokens:
+        return False
+    if src.order is KVOrder.HEAD_MAJOR:
+        return True
+    return src.order is KVOrder.BLOCK_FIRST and move.num_heads == src.num_kv_heads == dst.num_kv_heads
 
 
-def _page_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
-    if first_token % src.layout.block_tokens:
-        raise LayoutMismatch(f"Pages of {src.layout.block_tokens} tokens cannot be moved from token {first_token} on.")
-    page_bytes = 2 * src.layout.block_tokens * src.layout.slab_token_bytes
-    runs = _join(_block_pieces(src, dst, first_token, num_tokens, page_bytes))
+def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted: _Range) -> Rows:
+    """The moving heads of whole blocks, which are one run of each block."""
+    head_bytes = src.layout.block_bytes // src.layout.num_kv_heads
+    heads = (move.source_head, move.target_head)
+    blocks = _block_range(src.layout, wanted)
+    starts = [
+        side.layout.block_bytes * table[blocks] + head * head_bytes
+        for side, table, head in zip((src, dst), tables, heads, strict=True)
+    ]
+    return np.stack((*starts, np.full_like(starts[0], move.num_heads * head_bytes)), axis=1)
+
+
+def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range) -> Rows:
+    if wanted[0] % src.layout.block_tokens:
+        raise LayoutMismatch(f"Pages of {src.layout.block_tokens} tokens cannot be moved from token {wanted[0]} on.")
+    page_bytes = src.layout.num_parts * src.layout.block_tokens * src.layout.slab_token_bytes
+    starts = [page_bytes * table[_block_range(src.layout, wanted)] for table in tables]
+    runs = _join(np.stack((*starts, np.full_like(starts[0], page_bytes)), axis=1))
     layers = np.arange(src.layout.num_layers, dtype=np.int64)
     strides = [layers * page_bytes * side.layout.num_blocks for side in (src, dst)]
-    steps = np.stack((*strides, layers * 0), axis=1)
-    return (steps[:, None, :] + runs[None, :, :]).reshape(-1, 3)
+    return _over(runs, strides[0], strides[1])
 
 
-def _block_pieces(src: Side, dst: Side, first_token: int, num_tokens: int, size: int) -> Rows:
-    wanted = slice(first_token // src.layout.block_tokens, src.layout.blocks_for(num_tokens))
-    starts = [size * np.array(side.blocks[wanted], dtype=np.int64) for side in (src, dst)]
-    return np.stack((*starts, np.full_like(starts[0], size)), axis=1)
+def _block_range(layout: KVLayout, wanted: _Range) -> slice:
+    return slice(wanted[0] // layout.block_tokens, layout.blocks_for(wanted[1]))
 
 
-def _token_pieces(src: Side, dst: Side, first_token: int, num_tokens: int) -> Rows:
-    """Slab 0 only: cut at each block border of either side."""
-    borders = [
-        np.arange(first_token - first_token % block_tokens + block_tokens, num_tokens, block_tokens)
-        for block_tokens in {src.layout.block_tokens, dst.layout.block_tokens}
+def _token_pieces(src: KVLayout, dst: KVLayout, tables: _Tables, move: HeadMove, wanted: _Range) -> Rows:
+    """Slab 0 and the first moving head, or all of them where they lie side by side: cut at each block border of either
+    side, and at each token where tokens have gaps between them."""
+    width = _width(src, dst, move)
+    if src.strides.token == dst.strides.token == width:
+        borders = [np.arange(wanted[0] - wanted[0] % size + size, wanted[1], size) for size in _block_sizes(src, dst)]
+        cuts = np.unique(np.concatenate((wanted, *borders)))
+    else:
+        cuts = np.arange(wanted[0], wanted[1] + 1)
+    tokens, sizes = cuts[:-1], np.diff(cuts) * width
+    addresses = [
+        table[tokens // layout.block_tokens] * layout.strides.block
+        + tokens % layout.block_tokens * layout.strides.token
+        + head * layout.strides.head
+        for layout, table, head in zip((src, dst), tables, (move.source_head, move.target_head), strict=True)
     ]
-    cuts = np.unique(np.concatenate(([first_token, num_tokens], *borders)))
-    tokens, sizes = cuts[:-1], np.diff(cuts) * src.layout.slab_token_bytes
-    return np.stack((_addresses(src, tokens), _addresses(dst, tokens), sizes), axis=1)
+    return _join(np.stack((*addresses, sizes), axis=1))
 
 
-def _addresses(side: Side, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    layout = side.layout
-    blocks = np.array(side.blocks, dtype=np.int64)[tokens // layout.block_tokens]
-    return blocks * _block_stride(layout) + tokens % layout.block_tokens * layout.slab_token_bytes
+def _block_sizes(src: KVLayout, dst: KVLayout) -> set[int]:
+    return {src.block_tokens, dst.block_tokens}
 
 
-def _block_stride(layout: KVLayout) -> int:
-    if layout.order is KVOrder.BLOCK_FIRST:
-        return layout.block_bytes
-    return layout.block_tokens * layout.slab_token_bytes
+def _width(src: KVLayout, dst: KVLayout, move: HeadMove) -> int:
+    """Bytes of a token in a slab that lie side by side on both sides: all moving heads, or one."""
+    head_bytes = src.strides.head_bytes
+    side_by_side = src.strides.head == dst.strides.head == head_bytes
+    return head_bytes * (move.num_heads if side_by_side else 1)
 
 
-def _slab_stride(layout: KVLayout) -> int:
-    slab_block_bytes = layout.block_tokens * layout.slab_token_bytes
-    return slab_block_bytes if layout.order is KVOrder.BLOCK_FIRST else slab_block_bytes * layout.num_blocks
+def _repeat(runs: Rows, src: KVLayout, dst: KVLayout, move: HeadMove) -> Rows:
+    """The runs for every slab, and for every head where they do not lie side by side."""
+    heads = np.arange(move.num_heads * src.strides.head_bytes // _width(src, dst, move), dtype=np.int64)
+    slabs = np.arange(src.num_slabs, dtype=np.int64)
+    pieces = len(runs) * len(heads) * len(slabs)
+    if pieces > MOST_PIECES:
+        raise LayoutMismatch(
+            f"Between the orders {src.order} and {dst.order} this transfer has {pieces} pieces; serve both sides with "
+            "the same KV order, head_major where their tensor-parallel sizes differ."
+        )
+    steps = [
+        (heads[:, None] * layout.strides.head + slabs[None, :] * layout.strides.slab).reshape(-1)
+        for layout in (src, dst)
+    ]
+    return _over(runs, steps[0], steps[1])
 
 
-def _over_slabs(runs: Rows, src: KVLayout, dst: KVLayout) -> Rows:
-    slabs = np.arange(2 * src.num_layers, dtype=np.int64)
-    steps = np.stack((slabs * _slab_stride(src), slabs * _slab_stride(dst), slabs * 0), axis=1)
+def _over(runs: Rows, src_steps: npt.NDArray[np.int64], dst_steps: npt.NDArray[np.int64]) -> Rows:
+    """Every run at every step."""
+    steps = np.stack((src_steps, dst_steps, src_steps * 0), axis=1)
     return (steps[:, None, :] + runs[None, :, :]).reshape(-1, 3)
 
 

@@ -34,7 +34,7 @@ _INDEX_PER_WORD = tl.constexpr(2)
 
 # Triton compiles these functions itself and takes no annotations but its own.
 @triton.jit(do_not_specialize=["page", "first", "num_rows", "total"])  # type: ignore[untyped-decorator]
-def _gather(ring, ring_index, region, index, page, first, num_rows, total, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803, PLR0913, PLR0917
+def _gather(ring, region, index, page, first, num_rows, total, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803, PLR0913, PLR0917
     COLS: tl.constexpr = WIDTH if WIDTH < _TILE_WORDS else _TILE_WORDS  # noqa: N806
     ROWS: tl.constexpr = _TILE_WORDS // COLS  # noqa: N806
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -47,11 +47,11 @@ def _gather(ring, ring_index, region, index, page, first, num_rows, total, WIDTH
     tail = (begin + num_rows.to(tl.int64) * WIDTH) * _INDEX_PER_WORD
     at_begin = there & (tl.program_id(1) == 0)
     target = tl.load(index + total + first + rows, mask=at_begin)
-    tl.store(ring_index + tail + rows, target, mask=at_begin)
+    tl.store(ring.to(tl.pointer_type(tl.int32)) + tail + rows, target, mask=at_begin)
 
 
 @triton.jit(do_not_specialize=["page", "num_rows", "limit"])  # type: ignore[untyped-decorator]
-def _scatter(ring, ring_index, region, page, num_rows, limit, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803, PLR0913, PLR0917
+def _scatter(ring, region, page, num_rows, limit, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
     COLS: tl.constexpr = WIDTH if WIDTH < _TILE_WORDS else _TILE_WORDS  # noqa: N806
     ROWS: tl.constexpr = _TILE_WORDS // COLS  # noqa: N806
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -59,7 +59,7 @@ def _scatter(ring, ring_index, region, page, num_rows, limit, WIDTH: tl.constexp
     there = rows < num_rows
     begin = page.to(tl.int64) * _PAGE_WORDS
     tail = (begin + num_rows.to(tl.int64) * WIDTH) * _INDEX_PER_WORD
-    target = tl.load(ring_index + tail + rows, mask=there, other=0).to(tl.int64)
+    target = tl.load(ring.to(tl.pointer_type(tl.int32)) + tail + rows, mask=there, other=0).to(tl.int64)
     there = there & (target >= 0) & (target < limit)
     words = tl.load(ring + begin + rows.to(tl.int64)[:, None] * WIDTH + cols[None, :], mask=there[:, None])
     tl.store(region + target[:, None] * WIDTH + cols[None, :], words, mask=there[:, None])
@@ -125,7 +125,7 @@ class CudaCopier:
         self.cache = _Pointer(cache.base)
         # Held, since the pointers do not keep it.
         self._memory = ring
-        self.ring, self.ring_index = _Pointer(ring.data_ptr()), _Pointer(ring.data_ptr(), torch.int32)
+        self.ring = _Pointer(ring.data_ptr())
         # Any: torch leaves its constructor untyped.
         stream: Any = torch.cuda.Stream
         self.stream = stream(self._device)
@@ -146,9 +146,7 @@ class CudaCopier:
         """See Copier."""
         width, page, limit = granule_bytes // WORD_BYTES, slot_offset // ALIGN_BYTES, self._cache_bytes // granule_bytes
         with torch.cuda.stream(self.stream):
-            _scatter[_grid(num_rows, width)](
-                self.ring, self.ring_index, self.cache, page, num_rows, limit, width, num_warps=NUM_WARPS
-            )
+            _scatter[_grid(num_rows, width)](self.ring, self.cache, page, num_rows, limit, width, num_warps=NUM_WARPS)
             return CudaJob(self.stream.record_event())
 
     def _make_room(self, rows: int) -> _Room:
@@ -173,7 +171,7 @@ class CudaColumns:
         index, first, num_rows, total = self.room.pointer, chunk.first, chunk.num_rows, self.plan.num_rows
         with torch.cuda.stream(copier.stream):
             _gather[_grid(num_rows, width)](
-                copier.ring, copier.ring_index, copier.cache, index, page, first, num_rows, total, width,
+                copier.ring, copier.cache, index, page, first, num_rows, total, width,
                 num_warps=NUM_WARPS,
             )  # fmt: skip
             return CudaJob(copier.stream.record_event())

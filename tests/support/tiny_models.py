@@ -7,6 +7,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ from engine_shim.engine.reference.kv_cache import TORCH_DTYPES
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Weights, load_weights
-from router.contract.kv import KVOrder
+from router.contract.kv import KVLayout, KVOrder
 from tests.support.vocabularies import write_byte_level_gguf
 
 Event = TypeVar("Event", TokensOut, Seated, Prefilled, SequenceFailed)
@@ -167,18 +168,28 @@ def hand_over(source: ReferenceEngine, done: Prefilled, sink: ReferenceEngine, s
     """Copy the wanted tokens by their addresses, as the contract states them: prefill's blocks to decode's seats."""
     for token in range(seats.first_token, seats.num_tokens):
         for layer in range(source.layout.num_layers):
-            for part in range(2):
+            for part, head in product(range(2), range(source.layout.num_kv_heads)):
                 ctypes.memmove(
-                    address_of(sink, seats.seats, token, layer, part),
-                    address_of(source, done.blocks, token, layer, part),
-                    source.layout.slab_token_bytes,
+                    address_of(sink, seats.seats, token, layer, part) + head_offset(sink.layout, head),
+                    address_of(source, done.blocks, token, layer, part) + head_offset(source.layout, head),
+                    source.layout.slab_token_bytes // source.layout.num_kv_heads,
                 )
 
 
+def head_offset(layout: KVLayout, head: int) -> int:
+    """Bytes from the first head of a token to another."""
+    tokens = layout.num_layers * 2 * layout.block_tokens if layout.order is KVOrder.HEAD_MAJOR else 1
+    return head * tokens * layout.slab_token_bytes // layout.num_kv_heads
+
+
 def address_of(engine: ReferenceEngine, table: tuple[int, ...], token: int, layer: int, part: int) -> int:
-    """Where one token's K (part 0) or V (part 1) of one layer begins."""
+    """Where the first head of one token's K (part 0) or V (part 1) of one layer begins."""
     layout = engine.layout
     block, offset = table[token // layout.block_tokens], token % layout.block_tokens
+    if layout.order is KVOrder.HEAD_MAJOR:
+        head_token_bytes = layout.slab_token_bytes // layout.num_kv_heads
+        slab = (layer * 2 + part) * layout.block_tokens + offset
+        return engine.region.base + block * layout.block_bytes + slab * head_token_bytes
     if layout.order is KVOrder.BLOCK_FIRST:
         slab = (block * layout.num_layers + layer) * 2 + part
     else:

@@ -1,12 +1,12 @@
 """KVCache: the paged keys and values of all sequences, one contiguous Region.
 
-A block holds `block_tokens` tokens of one sequence, for all layers. Both memory orders are seen here through views of
+A block holds `block_tokens` tokens of one sequence, for all layers. All memory orders are seen here through views of
 one shape, so the model does not know which one it runs on:
 
     layers[l]              [num_blocks, block_tokens, 2 (K, V), kv_heads, head_dim]
-    keys[l], values[l]     [num_blocks, block_tokens * kv_heads * head_dim]
+    keys[l], values[l]     [num_blocks, block_tokens * kv_heads * head_dim], or not flattened where heads lie apart
 
-All are strided; a row of `keys[l]` is contiguous, so that whole blocks are copied quickly.
+All are strided; a row of `keys[l]` is contiguous unless heads lie apart, so that whole blocks are copied quickly.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ from router.contract.kv import KVLayout, KVOrder, Region
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+_AXES = {
+    KVOrder.BLOCK_FIRST: (1, 0, 3, 2, 4, 5),
+    KVOrder.LAYER_FIRST: (0, 3, 1, 2, 4, 5),
+    KVOrder.HEAD_MAJOR: (1, 4, 0, 3, 2, 5),
+}
+"""Memory's axes, outermost first, of (layer, block, token, K or V, head, number in the head)."""
+
+
 class KVCache:
     """Memory of the blocks. It is zero at the start, and its pages are first touched when a block is written."""
 
@@ -28,17 +36,18 @@ class KVCache:
         """Take `layout.total_bytes` on `device`, or lie in `memory`."""
         self.layout = layout
         dtype = TORCH_DTYPES[layout.dtype]
-        block = (layout.block_tokens, layout.num_kv_heads, layout.head_dim)
-        if layout.order is KVOrder.BLOCK_FIRST:
-            shape = (layout.num_blocks, layout.num_layers, 2, *block)
-        else:
-            shape = (layout.num_layers, 2, layout.num_blocks, *block)
-        self.tensor = _zeros(layout.total_bytes, dtype, device, memory).view(shape)
+        sizes = (layout.num_layers, layout.num_blocks, layout.block_tokens, 2, layout.num_kv_heads, layout.head_dim)
+        axes = _AXES[layout.order]
+        self._block_axis = axes.index(1)
+        self.tensor = _zeros(layout.total_bytes, dtype, device, memory).view([sizes[axis] for axis in axes])
         """The whole cache, contiguous, in the order of the layout."""
-        axes = (1, 0, 3, 2, 4, 5) if layout.order is KVOrder.BLOCK_FIRST else (0, 2, 3, 1, 4, 5)
-        by_layer = self.tensor.permute(axes)
+        by_layer = self.tensor.permute([axes.index(axis) for axis in range(len(axes))])
         self.layers = tuple(by_layer[layer] for layer in range(layout.num_layers))
-        self.keys, self.values = (tuple(layer[:, :, part].flatten(1) for layer in self.layers) for part in range(2))
+        flat = layout.order is not KVOrder.HEAD_MAJOR
+        self.keys, self.values = (
+            tuple(layer[:, :, part].flatten(1) if flat else layer[:, :, part] for layer in self.layers)
+            for part in range(2)
+        )
         self.region = Region(self.tensor.data_ptr(), layout.total_bytes, device.type, device.index or 0)
 
     def clear(self, blocks: list[int]) -> None:
@@ -48,7 +57,7 @@ class KVCache:
         (a WRITE that broke half-way, weights that overflow) would spoil the sequence that has it next.
         """
         where = torch.tensor(blocks, dtype=torch.int64).to(self.tensor.device, non_blocking=True)
-        self.tensor.index_fill_(0 if self.layout.order is KVOrder.BLOCK_FIRST else 2, where, 0.0)
+        self.tensor.index_fill_(self._block_axis, where, 0.0)
 
     def write(self, layer: int, places: tuple[torch.Tensor, torch.Tensor], kv: torch.Tensor) -> None:
         """Row r of `kv` [rows, 2, kv_heads, head_dim] is in block `places[0][r]` at token `places[1][r]`."""

@@ -1,13 +1,18 @@
-"""Plans tile exactly: a numpy copy by plan equals a copy token by token, for every pair of layouts."""
+"""Plans tile exactly: a copy by plan brings what an oracle finds element by element, for every pair of layouts."""
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_shim.core.head_shares import writers_of
 from engine_shim.core.transfer_plan import Side, plan_transfer
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import KVLayout, KVOrder
+from tests.support.kv_oracle import Model, apply, heads_of, place_of, ranks_of
 
 
 def layout(block_tokens: int, num_blocks: int, order: KVOrder, **other: object) -> KVLayout:
@@ -15,55 +20,122 @@ def layout(block_tokens: int, num_blocks: int, order: KVOrder, **other: object) 
     return KVLayout(block_tokens=block_tokens, num_blocks=num_blocks, order=order, **facts)  # type: ignore[arg-type]
 
 
-def token_view(cache: np.ndarray, shape: KVLayout) -> np.ndarray:
-    """[block, token, layer, 2, bytes]: the bytes of each token, whatever the order in memory."""
-    width = shape.slab_token_bytes
-    if shape.order is KVOrder.BLOCK_FIRST:
-        grid = cache.reshape(shape.num_blocks, shape.num_layers, 2, shape.block_tokens, width)
-        return grid.transpose(0, 3, 1, 2, 4)
-    grid = cache.reshape(shape.num_layers, 2, shape.num_blocks, shape.block_tokens, width)
-    return grid.transpose(2, 3, 0, 1, 4)
-
-
 @st.composite
-def transfers(draw: st.DrawFn) -> tuple[Side, Side, int, int]:
-    num_tokens = draw(st.integers(1, 40))
-    sides = []
+def transfers(draw: st.DrawFn) -> tuple[list[Side], list[Side], int, int]:
+    """All ranks of prefill, all ranks of decode, and the wanted tokens."""
+    num_tokens = draw(st.integers(1, 24))
+    latent = draw(st.sampled_from((False, False, False, True)))
+    all_heads = 1 if latent else draw(st.sampled_from((1, 2, 3, 4, 8)))
+    sizes = [size for size in (1, 2, 3, 4, 8) if latent or max(size, all_heads) % min(size, all_heads) == 0]
+    dtype = draw(st.sampled_from(("float16", "float8_e4m3", "float8_e5m2")))
+    engines = []
     for _ in range(2):
         block_tokens = draw(st.sampled_from((1, 2, 3, 4, 8, 16)))
         needed = -(-num_tokens // block_tokens)
-        shape = layout(block_tokens, needed + draw(st.integers(0, 5)), draw(st.sampled_from(KVOrder)))
-        order = draw(st.permutations(range(shape.num_blocks))) if draw(st.booleans()) else list(range(needed))
-        sides.append(Side(shape, tuple(order[:needed])))
-    return sides[0], sides[1], draw(st.integers(0, num_tokens)), num_tokens
+        num_blocks, order = needed + draw(st.integers(0, 3)), draw(st.sampled_from(KVOrder))
+        shape = layout(block_tokens, num_blocks, order, latent=latent, dtype=dtype)
+        blocks = draw(st.permutations(range(num_blocks))) if draw(st.booleans()) else list(range(needed))
+        ranks = ranks_of(shape, all_heads, draw(st.sampled_from(sizes)))
+        engines.append([Side(rank, tuple(blocks[:needed])) for rank in ranks])
+    return engines[0], engines[1], draw(st.integers(0, num_tokens)), num_tokens
 
 
+@settings(max_examples=120, deadline=None)
 @given(transfers())
-def test_copy_by_plan_moves_exactly_the_wanted_tokens(case: tuple[Side, Side, int, int]) -> None:
-    src, dst, first_token, num_tokens = case
-    rng = np.random.default_rng(7)
-    source = rng.integers(0, 256, src.layout.total_bytes, dtype=np.uint8)
-    target = rng.integers(0, 256, dst.layout.total_bytes, dtype=np.uint8)
-    before = target.copy()
-    plan = plan_transfer(src, dst, first_token, num_tokens)
-    touched = np.zeros(dst.layout.total_bytes, dtype=np.int64)
-    for span in plan.spans:
-        piece = source[span.src_offset : span.src_offset + span.num_bytes]
-        target[span.dst_offset : span.dst_offset + span.num_bytes] = piece
-        touched[span.dst_offset : span.dst_offset + span.num_bytes] += 1
-    assert touched.max(initial=0) <= 1, "spans overlap at the destination"
-    seen, old = token_view(target, dst.layout), token_view(before, dst.layout)
-    want = token_view(source, src.layout)
-    own_tail = num_tokens + -num_tokens % dst.layout.block_tokens
-    for token in range(own_tail):
-        d_block, d_place = dst.blocks[token // dst.layout.block_tokens], token % dst.layout.block_tokens
-        if first_token <= token < num_tokens:
-            s_block, s_place = src.blocks[token // src.layout.block_tokens], token % src.layout.block_tokens
-            assert (seen[d_block, d_place] == want[s_block, s_place]).all()
-        elif token < first_token:
-            assert (seen[d_block, d_place] == old[d_block, d_place]).all()
-    strangers = [block for block in range(dst.layout.num_blocks) if block not in dst.blocks]
-    assert (seen[strangers] == old[strangers]).all(), "a block of another sequence was written"
+def test_the_plans_of_all_ranks_bring_each_wanted_byte_once_from_where_it_lies(
+    case: tuple[list[Side], list[Side], int, int],
+) -> None:
+    sources, targets, first_token, num_tokens = case
+    model = Model(sources[0].layout, sources[0].layout.all_kv_heads, num_tokens)
+    held = [model.memory(source, holds=True) for source in sources]
+    for dst in targets:
+        target = model.memory(dst, holds=False)
+        before, touched = target.copy(), np.zeros(len(target), dtype=np.int64)
+        writers = []
+        for src, memory in zip(sources, held, strict=True):
+            plan = plan_transfer(src, dst, first_token, num_tokens)
+            apply(plan, memory, target, touched)
+            writers += [src.layout.tp_rank] if plan.spans else []
+        if first_token < num_tokens:
+            assert writers == sorted(writers_of(dst.layout, sources[0].layout))
+        assert touched.max(initial=0) <= 1, "a byte was written twice"
+        for (slab, token, head), at in model.places(dst):
+            there = slice(at, at + model.width)
+            if token >= first_token:
+                assert (target[there] == model.values[slab, token, head]).all()
+                assert touched[there].all()
+            else:
+                assert not touched[there].any(), "a token that nobody wants was written"
+        strangers = [block for block in range(dst.layout.num_blocks) if block not in dst.blocks]
+        own = {at // model.width for at in all_places(dst, strangers)}
+        assert not touched.reshape(-1, model.width)[sorted(own)].any(), "a block of another sequence was written"
+        assert (target[touched == 0] == before[touched == 0]).all()
+
+
+def all_places(side: Side, blocks: list[int]) -> list[int]:
+    shape = side.layout
+    slabs = shape.num_layers * (1 if shape.latent else 2)
+    return [
+        place_of(shape, block, slab, token, head)
+        for block, slab, token, head in product(
+            blocks, range(slabs), range(shape.block_tokens), range(shape.num_kv_heads)
+        )
+    ]
+
+
+@pytest.mark.parametrize("all_heads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("tp_size", [1, 2, 3, 4, 8, 16])
+def test_ranks_hold_equal_shares_or_there_is_no_such_layout(all_heads: int, tp_size: int) -> None:
+    whole = layout(4, 4, KVOrder.BLOCK_FIRST, num_kv_heads=all_heads)
+    if max(all_heads, tp_size) % min(all_heads, tp_size):
+        with pytest.raises(ValueError, match="cannot be shared equally"):
+            replace(whole, num_kv_heads=1, tp_size=tp_size, model_kv_heads=all_heads)
+        return
+    for rank in ranks_of(whole, all_heads, tp_size):
+        mine = list(range(rank.first_head, rank.first_head + rank.num_kv_heads))
+        assert mine == heads_of(rank.tp_rank, tp_size, all_heads)
+    with pytest.raises(ValueError, match="KV heads"):
+        replace(whole, num_kv_heads=all_heads + 1, tp_size=tp_size, model_kv_heads=all_heads)
+    with pytest.raises(ValueError, match="no tensor-parallel rank"):
+        replace(whole, tp_rank=1)
+
+
+def test_what_several_ranks_hold_is_sent_by_each_in_turn() -> None:
+    prefill = ranks_of(layout(4, 4, KVOrder.BLOCK_FIRST), 2, 8)
+    decode = ranks_of(layout(4, 4, KVOrder.BLOCK_FIRST), 2, 8)
+    assert [writers_of(rank, prefill[0]) for rank in decode] == [(rank,) for rank in (0, 1, 2, 3, 4, 5, 6, 7)]
+    latent = ranks_of(layout(4, 4, KVOrder.BLOCK_FIRST, latent=True), 1, 4)
+    assert [writers_of(rank, latent[0]) for rank in latent] == [(0,), (1,), (2,), (3,)]
+    few = ranks_of(layout(4, 4, KVOrder.BLOCK_FIRST), 8, 2)
+    many = ranks_of(layout(4, 4, KVOrder.BLOCK_FIRST), 8, 4)
+    assert [writers_of(rank, many[0]) for rank in few] == [(0, 1), (2, 3)]
+    assert [writers_of(rank, few[0]) for rank in many] == [(0,), (0,), (1,), (1,)]
+
+
+def test_head_major_ranks_exchange_one_span_a_block_and_one_for_neighbouring_blocks_of_equal_shares() -> None:
+    shape = layout(16, 64, KVOrder.HEAD_MAJOR)
+    two, four = ranks_of(shape, 8, 2), ranks_of(shape, 8, 4)
+    blocks = tuple(range(3, 13))
+    assert len(plan_transfer(Side(two[0], blocks), Side(four[1], blocks), 0, 150).spans) == 10
+    assert len(plan_transfer(Side(two[0], blocks), Side(two[0], blocks), 0, 150).spans) == 1
+    assert plan_transfer(Side(two[0], blocks), Side(four[2], blocks), 0, 150).spans == ()
+    token_major = replace(four[1], order=KVOrder.BLOCK_FIRST)
+    assert len(plan_transfer(Side(two[0], blocks), Side(token_major, blocks), 0, 150).spans) == 150 * 4 * 2
+
+
+def test_a_plan_of_too_many_pieces_is_refused_and_says_what_to_do() -> None:
+    big = layout(16, 20_000, KVOrder.HEAD_MAJOR, num_layers=80, num_kv_heads=8)
+    blocks = tuple(range(20_000))
+    with pytest.raises(LayoutMismatch, match="same KV order"):
+        plan_transfer(Side(big, blocks), Side(replace(big, order=KVOrder.BLOCK_FIRST), blocks), 0, 320_000)
+
+
+def test_pages_of_unequal_shares_are_refused() -> None:
+    paged = layout(4, 4, KVOrder.LAYER_FIRST, has_pages=True)
+    two, one = ranks_of(paged, 4, 2), ranks_of(paged, 4, 1)
+    with pytest.raises(LayoutMismatch, match="tensor-parallel size"):
+        plan_transfer(Side(two[0], (0,)), Side(one[0], (0,)), 0, 4)
+    assert plan_transfer(Side(two[1], (0,)), Side(two[1], (3,)), 0, 4).num_bytes == 4 * two[0].token_bytes
 
 
 def test_contiguous_blocks_of_equal_size_become_one_span() -> None:
@@ -86,7 +158,17 @@ def test_a_wanted_range_of_nothing_is_an_empty_plan() -> None:
     assert plan_transfer(side, side, 7, 7).spans == ()
 
 
-@pytest.mark.parametrize("change", [{"num_layers": 3}, {"num_kv_heads": 2}, {"head_dim": 4}, {"dtype": "float32"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_layers": 3},
+        {"num_kv_heads": 2},
+        {"head_dim": 4},
+        {"dtype": "float32"},
+        {"dtype": "float8_e4m3"},
+        {"latent": True},
+    ],
+)
 def test_caches_of_other_models_are_refused(change: dict[str, object]) -> None:
     ours = Side(layout(4, 4, KVOrder.BLOCK_FIRST), (0,))
     theirs = Side(layout(4, 4, KVOrder.BLOCK_FIRST, **change), (0,))

@@ -23,10 +23,14 @@ def test_rows_lie_where_the_contract_says(order):
     cache.write(1, (torch.tensor([3, 0]), torch.tensor([7, 2])), kv)
     for row, (block, token) in enumerate([(3, 7), (0, 2)]):
         for part in range(2):
-            slab = (block * 3 + 1) * 2 + part if order is KVOrder.BLOCK_FIRST else (1 * 2 + part) * 5 + block
-            at = cache.region.base + (slab * 8 + token) * cache.layout.slab_token_bytes
-            stored = (ctypes.c_float * 8).from_address(at)
-            assert list(stored) == kv[row, part].flatten().tolist()
+            places = {
+                KVOrder.BLOCK_FIRST: [(((block * 3 + 1) * 2 + part) * 8 + token) * 2 + head for head in range(2)],
+                KVOrder.LAYER_FIRST: [(((1 * 2 + part) * 5 + block) * 8 + token) * 2 + head for head in range(2)],
+                KVOrder.HEAD_MAJOR: [(((block * 2 + head) * 3 + 1) * 2 + part) * 8 + token for head in range(2)],
+            }
+            for head, place in enumerate(places[order]):
+                stored = (ctypes.c_float * 4).from_address(cache.region.base + place * 16)
+                assert list(stored) == kv[row, part, head].tolist()
             kept = (cache.keys, cache.values)[part][1][block]
             assert torch.equal(kept.view(8, 2, 4)[token], kv[row, part])
     assert cache.tensor.count_nonzero() == kv.numel()
