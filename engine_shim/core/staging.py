@@ -48,7 +48,7 @@ class StagedPlan:
     @property
     def num_rows(self) -> int:
         """Granules that move."""
-        return self.columns.shape[1]
+        return int(self.columns.shape[1])
 
     @property
     def num_bytes(self) -> int:
@@ -107,7 +107,8 @@ def _cut(rows: Index) -> Index:
     """Columns of one granule each, of rows (source, target, granules)."""
     sizes = rows[:, 2]
     within = np.arange(sizes.sum(), dtype=np.int32) - np.repeat(np.cumsum(sizes, dtype=np.int32) - sizes, sizes)
-    return np.repeat(rows.T[:2], sizes, axis=1) + within
+    columns: Index = np.repeat(rows.T[:2], sizes, axis=1) + within
+    return columns
 
 
 def granule_of(bits: int, slot_bytes: int) -> int:

@@ -78,6 +78,7 @@ def main(name: str, size: int) -> None:
         keys += 1
         spans = tuple(Span(*span) for span in command["spans"])
         remote = Region(command["base"], command["size"], "cpu")
+        at, num_bytes = command.get("local", (0, size))
         order = CopyOrder(
             CopyKey(keys),
             CopyOp(command["op"]),
@@ -85,6 +86,7 @@ def main(name: str, size: int) -> None:
             TransferPlan(spans),
             remote,
             command.get("tag", "").encode(),
+            local=Region(region.base + at, num_bytes, "cpu"),
         )
         began = time.monotonic()
         state = fabric.post(order)
@@ -112,6 +114,12 @@ def main(name: str, size: int) -> None:
                 case "fill":
                     ctypes.memset(region.base, command["byte"], size)
                     answer()
+                case "load":
+                    content = b64decode(command["content"])
+                    ctypes.memmove(region.base, content, len(content))
+                    answer()
+                case "save":
+                    answer(content=b64encode(memory.raw[: command["count"]]).decode())
                 case "read":
                     answer(bytes=list(memory.raw[command["at"] : command["at"] + command["count"]]))
                 case "copy":

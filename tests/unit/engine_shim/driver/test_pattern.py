@@ -11,12 +11,13 @@ from engine_shim.fabric import device_memory
 from router.contract.errors import BadRequest
 from router.contract.kv import KVLayout, KVOrder, Region
 
-LAYOUT = KVLayout(num_layers=2, num_kv_heads=1, head_dim=4, block_tokens=4, num_blocks=8, dtype="float16")
+LAYOUT = KVLayout(num_layers=2, num_kv_heads=2, head_dim=4, block_tokens=4, num_blocks=8, dtype="float16")
 LAYOUTS = [
     LAYOUT,
     replace(LAYOUT, order=KVOrder.LAYER_FIRST),
     replace(LAYOUT, block_tokens=2, num_blocks=16),
     replace(LAYOUT, block_tokens=8, order=KVOrder.LAYER_FIRST),
+    replace(LAYOUT, block_tokens=8, order=KVOrder.HEAD_MAJOR),
 ]
 
 
@@ -71,7 +72,7 @@ def test_memory_of_a_gpu_is_the_same_to_it(layout: KVLayout, monkeypatch: pytest
     on_gpu = replace(region, device="cuda")
     write_pattern(on_gpu, layout, (1, 3), 3, seed=5)
     assert count_wrong_bytes(region, layout, (1, 3), 3, seed=5) == 0
-    buffer[layout.block_bytes if layout.order is KVOrder.BLOCK_FIRST else layout.block_tokens * 8] = 255
+    buffer[layout.strides.block] = 255
     assert count_wrong_bytes(on_gpu, layout, (1, 3), 3, seed=5) == 1
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 
+from engine_shim.core.transfer_plan import Side, plan_transfer
 from engine_shim.engine.port import FinishReason, Prefilled, Purpose, Seated, SequenceFailed, TokensOut
 from engine_shim.engine.reference import sampler as sampler_module
 from engine_shim.engine.reference.settings import Numerics
@@ -38,7 +41,10 @@ def monolithic():
 
 
 @CONFIGS
-@pytest.mark.parametrize("settings", [{"max_batch_tokens": 7}, {"block_tokens": 8}, {"kv_order": KVOrder.LAYER_FIRST}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_batch_tokens": 7}, {"block_tokens": 8}, {"kv_order": KVOrder.LAYER_FIRST}, {"kv_order": KVOrder.HEAD_MAJOR}],
+)
 def test_tokens_do_not_depend_on_chunks_batches_or_layout(config, settings, monolithic):
     prompts = [prompt_of(length, seed=length) for length in (1, 2, 15, 16, 17, 40, 90)]
     together = generate(tiny_engine(config, **settings), *(ask(str(len(p)), p) for p in prompts))
@@ -50,6 +56,28 @@ def test_fast_numerics_give_the_same_tokens_where_no_two_logits_are_close(monoli
     prompts = [prompt_of(length, seed=length) for length in (3, 16, 33, 70)]
     engine = tiny_engine(numerics=Numerics.FAST, max_batch_tokens=20)
     assert generate(engine, *(ask(str(len(p)), p) for p in prompts)) == [monolithic(p) for p in prompts]
+
+
+@pytest.mark.parametrize("sink_order", KVOrder)
+@pytest.mark.parametrize("source_order", KVOrder)
+def test_tokens_after_a_planned_transfer_equal_the_monolithic_ones(source_order, sink_order, monolithic):
+    """The law for every pair of orders, by the plans that a fabric carries out."""
+    source = tiny_engine(kv_order=source_order)
+    sink = tiny_engine(kv_order=sink_order, block_tokens=16 if source_order is sink_order else 8)
+    generate(sink, ask("neighbour", prompt_of(20, seed=9)))
+    for length in (16, 33):
+        prompt = prompt_of(length, seed=length)
+        source.add(ask("p", prompt, purpose=Purpose.HOLD))
+        done = only(drain(source), Prefilled)
+        sink.add(ask("d", prompt, purpose=Purpose.RECEIVE))
+        seats = only(sink.step(), Seated)
+        sides = Side(source.layout, done.blocks), Side(sink.layout, seats.seats)
+        for span in plan_transfer(*sides, seats.first_token, seats.num_tokens).spans:
+            where = sink.region.base + span.dst_offset, source.region.base + span.src_offset
+            ctypes.memmove(*where, span.num_bytes)
+        source.unpin("p")
+        sink.kv_ready("d")
+        assert tokens_of(drain(sink), "d") == monolithic(prompt)
 
 
 @CONFIGS
