@@ -40,6 +40,8 @@ def build_conduct(settings: Settings, access: EngineAccess) -> Conduct:
             prefill_token_s=settings.prefill_token_s,
             first_token_s=settings.first_token_s,
             next_token_s=settings.next_token_s,
+            answer_s=settings.answer_s,
+            answer_token_s=settings.answer_token_s,
             stalled_s=settings.stalled_s,
             total_s=settings.total_s,
             queue_s=settings.queue_s,

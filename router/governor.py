@@ -44,6 +44,8 @@ CONDUCT = frozenset(
         "kv_wait_s",
         "first_token_s",
         "next_token_s",
+        "answer_s",
+        "answer_token_s",
         "stalled_s",
         "total_s",
         "queue_s",

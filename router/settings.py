@@ -149,6 +149,10 @@ class Settings:
     """Seconds from prefill's answer to the first token of a stream."""
     next_token_s: float = 30.0
     """Seconds between two tokens."""
+    answer_s: float = 60.0
+    """Seconds from prefill's answer to an answer that is not streamed, plus answer_token_s for each of its tokens."""
+    answer_token_s: float = 0.1
+    """Seconds that a token of max_tokens (4096 where a request names none) adds to answer_s."""
     stalled_s: float = 60.0
     """Seconds after which a client that takes nothing is treated as gone."""
     total_s: float = 600.0

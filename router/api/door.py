@@ -89,7 +89,7 @@ class Door:
                 intake.traced = self.sampler.begin(headers, request_id)
             intake.caller = caller
             if not plain and not PHASE_HEADERS.isdisjoint(headers):
-                intake.deadlines = shortened(headers, self.router.deadlines, intake.prompt_tokens)
+                intake.deadlines = shortened(headers, self.router.deadlines, intake)
             if self.priority_from != "none":
                 named = priority_of(self.priority_from, headers, intake.body)
                 intake.priority = max(named, -self.priority_ahead)

@@ -36,8 +36,12 @@ class DoorProtocol(HttpToolsProtocol):
         self.door = door
         self._max_head_bytes = door.limits.max_head_bytes
         self._in_head = False
+        """What arrives is a head or trailers, no body."""
+        self._in_trailers = False
+        """A chunk has begun of which no byte has come: it may be the last one, which only trailers follow."""
         self._head_bytes = 0
-        """Upper bound of the head's size so far: all bytes of the reads that it came in."""
+        """Upper bound of the size so far of a head or trailers: all bytes of the reads that they came in."""
+        self._trailer_bytes = 0
         self._refusal: TandemError | None = None
         """Why the request that is arriving, and with it the connection, is refused."""
         self._arrival: asyncio.TimerHandle | None = None
@@ -74,8 +78,8 @@ class DoorProtocol(HttpToolsProtocol):
     def _check_head(self) -> None:
         if self._head_bytes > max(self._max_head_bytes, _LARGEST_READ_BYTES):
             self.refuse_connection(self._too_large())
-        else:
-            self.await_arrival()
+        elif not self._in_trailers or self.cycle.response_complete:
+            self.await_arrival()  # else whoever reads the body has an eye on the time
 
     def _too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"The request head is over {self._max_head_bytes} bytes; send fewer headers.")
@@ -88,7 +92,12 @@ class DoorProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect the head, names in lower case."""
+        """Collect the head, names in lower case. Trailers are no headers (RFC 9110, 6.5.1): counted and dropped."""
+        if self._in_trailers:
+            self._trailer_bytes += len(name) + len(value) + _HEADER_BYTES
+            if self._trailer_bytes > self._max_head_bytes:
+                self._refusal = self._too_large()
+            return
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -117,10 +126,17 @@ class DoorProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins; unless a byte of it follows, it is the last one."""
+        self._in_head = self._in_trailers = self._refusal is None
+
     def on_body(self, body: bytes) -> None:
         """The body of a refused request is dropped; so is the rest of one that has been answered, for a while."""
         if self._refusal is not None:
             return
+        if self._in_trailers:
+            self._in_head = self._in_trailers = False
+            self._head_bytes = 0
         if self.cycle.response_complete:
             self.await_arrival()
         else:
@@ -129,12 +145,17 @@ class DoorProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The end of a refused request is dropped."""
         if self._refusal is None:
+            self._in_head = self._in_trailers = False
+            self._trailer_bytes = 0
             self.end_arrival()
             super().on_message_complete()
 
     def refuse_connection(self, error: TandemError) -> None:
-        """The error is the last thing that this connection says."""
+        """The error is the last thing that this connection says, unless it is about trailers of what is answered."""
         if self.transport.is_closing():
+            return
+        if self._in_trailers and self.cycle.response_complete:
+            self.transport.close()
             return
         body = envelope(error)
         lines = b"".join(b"%b: %b\r\n" % header for header in problem_headers(error))

@@ -8,6 +8,7 @@ X-Registration-Timeout-Ms                     decode's wait for seats, where its
 X-KV-Wait-Timeout-Ms                          from there until the KV cache is whole, likewise
 X-First-Token-Timeout-Ms                      from prefill's answer to the first token of a stream
 X-Next-Token-Timeout-Ms                       between two tokens
+X-Answer-Timeout-Ms                           from prefill's answer to the end of an answer that is not streamed
 X-Priority                                    its place in the line, where the router listens to that
 """
 
@@ -22,13 +23,15 @@ from msgspec import Raw
 
 from router.contract.errors import BadRequest
 from router.contract.wire import Waits
+from router.core.intake import Intake
 from router.core.timing import Deadlines
 
 TOTAL_HEADERS = (b"x-request-deadline-ms", b"x-request-timeout-ms")
 _QUEUE, _PREFILL = b"x-queue-timeout-ms", b"x-prefill-timeout-ms"
 _FIRST_TOKEN, _NEXT_TOKEN = b"x-first-token-timeout-ms", b"x-next-token-timeout-ms"
+_ANSWER = b"x-answer-timeout-ms"
 _CONNECT, _REGISTRATION, _KV_WAIT = b"x-connect-timeout-ms", b"x-registration-timeout-ms", b"x-kv-wait-timeout-ms"
-PHASE_HEADERS = frozenset({_QUEUE, _CONNECT, _PREFILL, _REGISTRATION, _KV_WAIT, _FIRST_TOKEN, _NEXT_TOKEN})
+PHASE_HEADERS = frozenset({_QUEUE, _CONNECT, _PREFILL, _REGISTRATION, _KV_WAIT, _FIRST_TOKEN, _NEXT_TOKEN, _ANSWER})
 
 PRIORITY_HEADER = b"x-priority"
 _PRIORITY = re.compile(rb"-?\d{1,6}")
@@ -39,8 +42,8 @@ def total_s(headers: Mapping[bytes, bytes], configured_s: float) -> float:
     return min([configured_s, *(_seconds(name, headers[name]) for name in TOTAL_HEADERS if name in headers)])
 
 
-def shortened(headers: Mapping[bytes, bytes], configured: Deadlines, tokens: int) -> Deadlines:
-    """The configured deadlines, less what the client asks for its prompt of `tokens` tokens. Raises BadRequest."""
+def shortened(headers: Mapping[bytes, bytes], configured: Deadlines, intake: Intake) -> Deadlines:
+    """The configured deadlines, less what the client asks for this request. Raises BadRequest."""
 
     def least(name: bytes, configured_s: float) -> float:
         value = headers.get(name)
@@ -49,10 +52,12 @@ def shortened(headers: Mapping[bytes, bytes], configured: Deadlines, tokens: int
     return replace(
         configured,
         queue_s=least(_QUEUE, configured.queue_s),
-        prefill_s=least(_PREFILL, configured.prefill_for(tokens)),
+        prefill_s=least(_PREFILL, configured.prefill_for(intake.prompt_tokens)),
         prefill_token_s=0.0,
         first_token_s=least(_FIRST_TOKEN, configured.first_token_s),
         next_token_s=least(_NEXT_TOKEN, configured.next_token_s),
+        answer_s=least(_ANSWER, configured.answer_for(intake.max_tokens)),
+        answer_token_s=0.0,
         connect_s=least(_CONNECT, configured.connect_s),
         waits=Waits(least(_REGISTRATION, configured.waits.registration_s), least(_KV_WAIT, configured.waits.kv_s)),
     )

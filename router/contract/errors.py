@@ -15,6 +15,7 @@ TandemError
 |  +- NoPrefill           503     +- NoDecode          503     +- NoPair         503
 +- LegError                    one upstream call went wrong; `side` says which
 |  +- LegUnreachable      503     +- LegBroken         502     +- LegTimeout     504
+|  +- EngineUnauthorized  502
 +- TransferError               the KV cache did not arrive
 |  +- HandshakeFailed     502     +- TransferFailed    502     +- PeerGone       502
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502
@@ -264,6 +265,13 @@ class LegBroken(LegError):
     """The connection ended in the middle of an answer, or the answer was not HTTP."""
 
     code = "leg_broken"
+
+
+class EngineUnauthorized(LegError):
+    """The instance does not take the router's key; no client can do anything about it."""
+
+    blame = Blame.DEPLOYMENT
+    code = "engine_unauthorized"
 
 
 class LegTimeout(LegError):

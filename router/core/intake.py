@@ -30,7 +30,14 @@ class Endpoint(StrEnum):
     DETOKENIZE = "/detokenize"
 
 
+UNNAMED_TOKENS = 4096
+"""What an answer is expected to need at most where its request does not say."""
+
+_DIGITS = 10
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
 SPLIT = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+GENERATING = SPLIT | {Endpoint.RESPONSES, Endpoint.MESSAGES}
 MODEL_OPTIONAL = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 """Where there is one model only, these need not name it."""
 
@@ -85,3 +92,11 @@ class Intake:
     def prompt_tokens(self) -> int:
         """An estimate of the prompt's size, in tokens; at least 1."""
         return len(self.body) // CHARS_PER_TOKEN + 1
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens may be generated, at most; where the request does not say, UNNAMED_TOKENS."""
+        if self.endpoint not in GENERATING:
+            return 0
+        stated = [bytes(self.fields[name]) for name in _LIMITS if name in self.fields] if self.fields else []
+        return next((int(one) for one in stated if one.isdigit() and len(one) < _DIGITS), UNNAMED_TOKENS)

@@ -5,6 +5,7 @@
     prefill       its leg leaves                            prefill's answer                      prefill_timeout
     first_token   prefill's answer (local: leg leaves,      first byte of a streamed answer       first_token_timeout
                   with prefill's time on top)
+    answer        the same                                  the end of one that is not streamed   answer_timeout
     next_token    each byte                                 the next one                          next_token_timeout
     stalled       the client takes nothing more             it takes something                    the client is gone
     total         the request has been read                 its answer is complete                deadline_exceeded
@@ -15,7 +16,7 @@ Two more are decode's, whose shim is told of them with its leg, and answers 504:
     registration  the decode leg arrives                    its seats are registered              registration_timeout
     kv_wait       its seats are registered                  the KV cache is whole                 kv_wait_timeout
 
-An answer that is not streamed has no first byte before its end, so only the total bounds it.
+An answer that is not streamed has no first byte before its end, so its time grows with the tokens it may have.
 """
 
 from __future__ import annotations
@@ -47,14 +48,23 @@ class Deadlines:
     """Where it is shorter than that of all connections."""
     waits: Waits = NO_WAITS
     """Decode's, where they are shorter than its shim's own."""
+    answer_s: float = 60.0
+    """Of an answer that is not streamed."""
+    answer_token_s: float = 0.1
+    """Added to answer_s for each token that may be generated."""
 
     @property
     def shortest_s(self) -> float:
         """No phase of a fresh attempt runs out sooner."""
-        return min(self.prefill_s, self.first_token_s, self.total_s)
+        return min(self.prefill_s, self.first_token_s, self.answer_s, self.total_s)
 
-    def allowed_s(self, code: str, tokens: int) -> float:
-        """How long the phase that passes as `code` may take for `tokens` prompt tokens; inf for what is none."""
+    def allowed_s(self, code: str, tokens: int, max_tokens: int) -> float:
+        """How long the phase that passes as `code` may take; inf for what is none.
+
+        Args:
+            tokens: of the prompt.
+            max_tokens: so many may be generated.
+        """
         phases = {
             "connect_timeout": self.connect_s,
             "prefill_timeout": self.prefill_for(tokens),
@@ -62,16 +72,22 @@ class Deadlines:
             "kv_wait_timeout": self.waits.kv_s,
             "first_token_timeout": self.first_token_s,
             "next_token_timeout": self.next_token_s,
+            "answer_timeout": self.answer_for(max_tokens),
         }
         return phases.get(code, inf)
 
-    def hurries(self, code: str, others: Deadlines, tokens: int) -> bool:
+    def hurries(self, code: str, others: Deadlines, tokens: int, max_tokens: int) -> bool:
         """True when these allow less than `others` for the phase that passes as `code`."""
-        return self is not others and self.allowed_s(code, tokens) < others.allowed_s(code, tokens)
+        ours, theirs = self.allowed_s(code, tokens, max_tokens), others.allowed_s(code, tokens, max_tokens)
+        return ours < theirs
 
     def prefill_for(self, tokens: int) -> float:
         """Seconds that the prefill of `tokens` prompt tokens may take."""
         return self.prefill_s + tokens * self.prefill_token_s
+
+    def answer_for(self, max_tokens: int) -> float:
+        """Seconds that an answer of at most `max_tokens` tokens may take where it is not streamed."""
+        return self.answer_s + max_tokens * self.answer_token_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,8 @@ class Moments:
     last_byte_at: float
     streamed: bool
     """The client has asked for a stream."""
+    max_tokens: int = 0
+    """Of an answer that is not one."""
 
 
 def next_deadline(stand: Stand, moments: Moments, tokens: int, deadlines: Deadlines) -> tuple[float, LegTimeout | None]:
@@ -93,11 +111,13 @@ def next_deadline(stand: Stand, moments: Moments, tokens: int, deadlines: Deadli
         return inf, None
     if stand.prefill is LegState.SENT:
         return moments.sent_at + deadlines.prefill_for(tokens), _timeout(Blame.PREFILL, "prefill")
-    if stand.decode is LegState.SENT and moments.streamed:
+    if stand.decode is LegState.SENT:
         since = moments.prefilled_at
         if stand.mode is Mode.LOCAL:
             since = moments.sent_at + deadlines.prefill_for(tokens)
-        return since + deadlines.first_token_s, _timeout(Blame.DECODE, "first_token")
+        if moments.streamed:
+            return since + deadlines.first_token_s, _timeout(Blame.DECODE, "first_token")
+        return since + deadlines.answer_for(moments.max_tokens), _timeout(Blame.DECODE, "answer")
     return inf, None
 
 

@@ -91,7 +91,7 @@ class Exchange(Attempts):
         if self.router.hedging is not None:
             self.hedge_at = 0.0
             self.router.hedging.learn(self.intake.prompt_tokens, self.prefilled_s - self.sent_s)
-        self._be_due(now + self.deadlines.first_token_s)
+        self._be_due(now + (self.deadlines.first_token_s if self.intake.stream else self.deadlines.answer_s))
         if self.router.health.alert:
             attempt.praise_prefill()
         self._step(_PREFILL_DONE)
@@ -144,8 +144,9 @@ class Exchange(Attempts):
         if self.hedge_at and now >= self.hedge_at:
             self.hedge()
         deadlines, start = self.deadlines, self.arrived_at
-        moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, self.intake.stream)
-        at, error = next_deadline(self._node.stand, moments, self.intake.prompt_tokens, deadlines)
+        intake, max_tokens = self.intake, 0 if self.intake.stream else self.intake.max_tokens
+        moments = Moments(start + self.sent_s, start + self.prefilled_s, self.last_byte_at, intake.stream, max_tokens)
+        at, error = next_deadline(self._node.stand, moments, intake.prompt_tokens, deadlines)
         if self._paused_at:
             at, error = self._paused_at + deadlines.stalled_s, None
         if now < at:

@@ -1,7 +1,8 @@
 """Reply: the client's answer as it forms from decode's bytes.
 
-Nothing leaves before the answer is known to be good: a stream with its first event, anything else when it is whole (or
-has outgrown MAX_HELD_BYTES). Until then a failure can still be answered with an HTTP status, or cured by a retry.
+Nothing leaves before the answer is known to be good: a stream with its first event that is no error, anything else when
+it is whole (or has outgrown MAX_HELD_BYTES). Until then a failure can still be answered with an HTTP status, or cured
+by a retry.
 """
 
 from __future__ import annotations
@@ -10,10 +11,21 @@ from time import monotonic
 
 from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
+from router.core.opening import begins_plainly, data_of, first_event, tells_failure
 from router.core.tail import Tail, ended_well
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort
-from router.legs.answer import Answer, Mark, Verdict, client_headers, is_encoded, is_stream, judge, stream_headers
+from router.legs.answer import (
+    Answer,
+    Mark,
+    Verdict,
+    client_headers,
+    is_encoded,
+    is_stream,
+    judge,
+    judge_event,
+    stream_headers,
+)
 from router.legs.connection import Headers, TakeChunk
 from router.legs.leg import Leg
 
@@ -25,6 +37,7 @@ _BEGUN: Edges = (Edge.DECODE_STREAMING,)
 _DONE: Edges = (Edge.DECODE_DONE,)
 _BEGUN_AND_DONE: Edges = (Edge.DECODE_STREAMING, Edge.DECODE_DONE)
 _WHOLE: Edges = (Edge.DECODE_WHOLE,)
+_NO_MORE = b"[DONE]"
 
 
 class Reply:
@@ -112,10 +125,18 @@ class Reply:
             self._held_bytes += len(body)
             self._held_at = at
         if good and self._held_bytes and (self.sse or self._held_bytes > MAX_HELD_BYTES):
-            return _BEGUN
+            return self._read_opening() if self.readable else _BEGUN
         if self._held_bytes > MAX_HELD_BYTES:
             return _broken(f"answered {leg.status} with more than {MAX_HELD_BYTES} bytes")
         return _NOTHING
+
+    def _read_opening(self) -> Edges | Verdict:
+        held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        if begins_plainly(held) or len(held) > MAX_HELD_BYTES:
+            return _BEGUN
+        self._held = [held]
+        event = first_event(held)
+        return _NOTHING if event is None else _judge_opening(event) or _BEGUN
 
     def _end_whole(self, whole: bytes, at: float) -> Edges | Verdict:
         if not whole:
@@ -125,8 +146,12 @@ class Reply:
             return _WHOLE
         tail = Tail()
         tail.feed(whole, at)
-        if self.readable and not ended_well(whole):
-            return _broken("ended its stream in the middle")
+        if self.readable:
+            failure = _judge_opening(first_event(whole + b"\n\n") or b"")
+            if failure is not None:
+                return failure
+            if not ended_well(whole):
+                return _broken("ended its stream in the middle")
         self.passed = tail
         return _BEGUN_AND_DONE
 
@@ -159,6 +184,13 @@ class Reply:
     def serve(self) -> None:
         """The client gets the last bytes and the end of its answer."""
         self._client.write(self._last, ended=True)
+
+
+def _judge_opening(event: bytes) -> Verdict | None:
+    """Why a stream that begins with this event is no answer; None for one that is."""
+    if tells_failure(event):
+        return judge_event(Blame.DECODE, data_of(event))
+    return _broken("answered nothing") if data_of(event) == _NO_MORE else None
 
 
 def _broken(what: str) -> Verdict:

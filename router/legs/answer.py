@@ -14,6 +14,7 @@ from router.contract.errors import (
     Blame,
     DeadlinePassed,
     Draining,
+    EngineUnauthorized,
     LegError,
     NoSeats,
     Overloaded,
@@ -132,6 +133,14 @@ class _Envelope(msgspec.Struct, gc=False):
     error: _Error
 
 
+class _Flat(msgspec.Struct, gc=False):
+    """An envelope, or vLLM's older form: the error's members without one."""
+
+    error: _Error | None = None
+    code: object = None
+
+
+_FLAT = msgspec.json.Decoder(_Flat)
 _ENVELOPES = msgspec.json.Decoder(_Envelope)
 
 
@@ -142,15 +151,21 @@ def _classes(root: type[TandemError]) -> Iterator[type[TandemError]]:
 
 
 _CLASS_OF_CODE: dict[str, type[TandemError]] = {cls.code: cls for cls in _classes(TandemError)}
+_UNAUTHORIZED = frozenset({401, 403, 407})
 _MAY_PASS_ELSEWHERE = frozenset({429, 502, 503, 504})
 
 
 def judge(side: Blame, status: int, headers: Headers, body: bytes) -> Verdict:
     """The verdict on an answer whose status is not 2xx.
 
-    4xx go to the client byte for byte: they are about its request. So does a 5xx in OpenAI's envelope that says more
+    4xx go to the client byte for byte: they are about its request; but 401, 403 and 407 are about the router's own key,
+    since no client's is ever passed on. So does a 5xx in OpenAI's envelope that says more
     than "server error" (503, or a code of our own tree); any other 5xx becomes a 502 or 504 of ours.
     """
+    if status in _UNAUTHORIZED:
+        refused = f"The {side} instance answered {status} to the router; give it the right engine_key."
+        wrong_key = EngineUnauthorized(refused, side=side)
+        return Verdict(wrong_key, None, wrong_key.retryable, side, Mark.INSTANCE)
     answer = Answer(status, client_headers(headers), body)
     envelope = _envelope(body)
     code = envelope or ""
@@ -168,6 +183,24 @@ def judge(side: Blame, status: int, headers: Headers, body: bytes) -> Verdict:
     passed_on = answer if envelope is not None and (status == 503 or known is not None) else None
     mark = _mark_of(status, headers, known)
     return Verdict(failure, passed_on, retryable, blamed, mark, _retry_after_s(headers) if mark is Mark.BUSY else 0.0)
+
+
+def judge_event(side: Blame, data: bytes) -> Verdict:
+    """The verdict on a stream whose first event is this error: that on an answer which has it as its body.
+
+    Its status is that of the code, which is one of our tree or, with vLLM, a status itself; else 502.
+    """
+    try:
+        told = _FLAT.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        told = _Flat()
+    code = told.code if told.error is None else told.error.code
+    status = 502
+    if isinstance(code, str) and code in _CLASS_OF_CODE:
+        status = _CLASS_OF_CODE[code].http_status
+    elif isinstance(code, int) and (400 <= code < 500 or code in _MAY_PASS_ELSEWHERE):
+        status = code
+    return judge(side, status, [(b"content-type", b"application/json")], data)
 
 
 def _mark_of(status: int, headers: Headers, known: type[TandemError] | None) -> Mark:

@@ -156,11 +156,13 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif pieces:
             self._pieces = []
+            self._head_bytes = 0
             leg.on_answer(self, pieces[0] if len(pieces) == 1 else b"".join(pieces), False)
-        elif not self.answered:
+        else:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._fail(f"the head of its answer is over {MAX_HEAD_BYTES} bytes")
+                part = "trailer section" if self.answered else "head"
+                self._fail(f"the {part} of its answer exceeds {MAX_HEAD_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the leg, unless the answer was one that ends with its connection."""
@@ -195,8 +197,9 @@ class Connection(asyncio.Protocol):
         self._chunk_ended = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect the head."""
-        self.headers.append((name.lower(), value))
+        """Collect the head. What follows it are trailers, or the head of an answer that nobody has asked for."""
+        if not self.answered:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Note the status."""

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from router.bench.mock_behaviour import Fault
+from router.bench.mock_behaviour import Behaviour, Fault
 from router.contract.instance import Mode
 from tests.support.routers import BODY, PATH, rig, until
 
@@ -13,6 +13,7 @@ pytestmark = pytest.mark.parametrize("data_path", ["hook", "asgi"])
 
 STREAM = BODY | {"stream": True}
 REFUSAL = b'{"error":{"message":"stop_token_ids must be ints","type":"BadRequestError","param":"s","code":400}}'
+BOOM = b'{"error":{"message":"boom","type":"server_error","param":null,"code":"engine_down"}}'
 FLAT = b'{"object":"error","message":"old style","code":422}'
 
 
@@ -136,11 +137,37 @@ async def test_a_stream_that_breaks_ends_with_an_error_event_and_no_done(data_pa
 
 async def test_an_engines_own_error_event_passes_and_counts_as_failed(data_path):
     async with rig(data_path=data_path) as r:
-        event = b'{"error":{"message":"boom","type":"server_error","param":null,"code":"engine_down"}}'
-        r.behave(r.decode, event=event, num_events=1, fault=Fault.NO_END, fault_after=1)
+        token = Behaviour().event
+        r.behave(r.decode, event=token + b"\n\ndata: " + BOOM, num_events=1, fault=Fault.NO_END, fault_after=1)
         answer = await r.client.post(PATH, json=STREAM)
-        assert answer.content == b"data: %b\n\n" % event
+        assert answer.content == b"data: %b\n\ndata: %b\n\n" % (token, BOOM)
         assert 'code="engine_error"' in (await r.client.get("/metrics")).text
+
+
+async def test_an_error_before_the_first_token_is_tried_elsewhere_and_then_a_status(data_path):
+    async with rig(num_decode=2, data_path=data_path) as r:
+        for engine in r.decodes:
+            r.behave(engine, event=BOOM, num_events=1, fault=Fault.NO_END, fault_after=1)
+        answer = await r.client.post(PATH, json=STREAM)
+        assert (answer.status_code, code_of(answer)) == (503, "engine_down")
+        assert [len(engine.seen) for engine in r.decodes] == [1, 1]
+        await r.come_to_rest()
+        r.behave(r.decodes[0])
+        r.behave(r.decodes[1])
+        assert (await r.client.post(PATH, json=STREAM)).text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_does_not_take_our_key_is_not_the_clients_fault(data_path, side, stream):
+    async with rig(num_prefill=2, num_decode=2, data_path=data_path, breaker_failures=1) as r:
+        wrong = (r.prefills if side == "prefill" else r.decodes)[0]
+        for engine in r.prefills if side == "prefill" else r.decodes:
+            r.behave(engine, fault=Fault.REFUSE, status=401, error_body=REFUSAL)
+        answer = await r.client.post(PATH, json=BODY | {"stream": stream})
+        assert (answer.status_code, code_of(answer)) == (502, "engine_unauthorized")
+        assert "www-authenticate" not in answer.headers
+        assert r.parts.router.health.state_of(wrong.instance.instance_id) == "open"
 
 
 async def test_a_prefill_that_nobody_fetches_is_taken_back(data_path):
@@ -197,6 +224,7 @@ async def test_a_prefill_that_outlives_its_answer_is_left_to_finish(data_path):
         ("prefill", {"prefill_s": 0.2}, True, "prefill_timeout"),
         ("prefill", {"prefill_s": 0.2}, False, "prefill_timeout"),
         ("decode", {"first_token_s": 0.2}, True, "first_token_timeout"),
+        ("decode", {"answer_s": 0.2, "answer_token_s": 0.0}, False, "answer_timeout"),
         ("decode", {"total_s": 0.3}, False, "deadline_exceeded"),
         ("prefill", {"total_s": 0.3}, True, "deadline_exceeded"),
     ],
@@ -208,6 +236,18 @@ async def test_each_phase_has_its_own_deadline(data_path, side, limits, stream, 
             r.behave(r.prefill, fault=Fault.HANG)
         answer = await r.client.post(PATH, json=BODY | {"stream": stream})
         assert (answer.status_code, code_of(answer)) == (504, code)
+        await r.come_to_rest()
+
+
+async def test_an_answer_that_does_not_come_is_tried_elsewhere_and_held_against_its_instance(data_path):
+    limits = {"answer_s": 0.1, "answer_token_s": 0.02, "breaker_failures": 1, "breaker_open_s": 30.0}
+    async with rig(data_path=data_path, num_decode=2, decode_policy="round_robin", **limits) as r:
+        hangs = r.decodes[0]
+        r.behave(hangs, fault=Fault.HANG)
+        answers = [await r.client.post(PATH, json=BODY | {"max_tokens": 5}) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert len(hangs.seen) == 1
+        assert r.parts.router.health.state_of(hangs.instance.instance_id) == "open"
         await r.come_to_rest()
 
 
@@ -310,6 +350,7 @@ async def test_who_waits_for_too_long_is_told_to_come_again(data_path):
     [
         ("X-Prefill-Timeout-Ms", "prefill", "prefill_timeout"),
         ("X-First-Token-Timeout-Ms", "decode", "first_token_timeout"),
+        ("X-Answer-Timeout-Ms", "decode", "answer_timeout"),
         ("X-Request-Timeout-Ms", "decode", "deadline_exceeded"),
     ],
 )
@@ -317,7 +358,8 @@ async def test_x7_a_client_may_shorten_each_phase(data_path, header, side, code)
     async with rig(data_path=data_path, attempts=1) as r:
         r.behave(r.decode, fault=Fault.HANG)
         r.behave(getattr(r, side), fault=Fault.HANG)
-        answer = await r.client.post(PATH, json=STREAM, headers={header: "100"})
+        body = BODY if "Answer" in header else STREAM
+        answer = await r.client.post(PATH, json=body, headers={header: "100"})
         assert (answer.status_code, code_of(answer)) == (504, code)
         await r.come_to_rest()
 

@@ -126,3 +126,57 @@ async def test_an_upgrade_is_served_as_an_ordinary_request(made):
     made.data_received(b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
     await asyncio.gather(*made.tasks)
     assert made.transport.written.startswith(b"HTTP/1.1 200 OK")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nX-Priority: 5\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+
+@pytest.mark.parametrize("size", [10**9, 3])
+async def test_trailers_are_no_headers(made, size):
+    raw = CHUNKED + b"X-Priority: -9\r\nAuthorization: Bearer q\r\n\r\nGET /next HTTP/1.1\r\nX-Y: z\r\n\r\n"
+    for start in range(0, len(raw), size):
+        made.data_received(raw[start : start + size])
+    while made.tasks:
+        await asyncio.gather(*made.tasks)
+    first, second = made.scopes
+    assert first["headers"] == [(b"x-priority", b"5"), (b"transfer-encoding", b"chunked")]
+    assert second["headers"] == [(b"x-y", b"z")]
+
+
+@pytest.mark.parametrize("size", [10**9, 100])
+async def test_trailers_over_the_limit_of_a_head_are_refused(made, size):
+    raw = CHUNKED + b"".join(b"X-%d: %b\r\n" % (n, b"a" * 90) for n in range(12))
+    for start in range(0, len(raw), size):
+        if not made.transport.closed:
+            made.data_received(raw[start : start + size])
+    assert refused(made) == (431, "headers_too_large")
+    assert made.cycle.more_body, "the request is not whole"
+
+
+async def test_an_endless_trailer_is_refused(made):
+    made.data_received(CHUNKED + b"X: ")
+    for _ in range(300):
+        if not made.transport.closed:
+            made.data_received(b"a" * 1000)
+    assert refused(made) == (431, "headers_too_large")
+
+
+async def test_an_endless_trailer_after_the_answer_closes_the_connection(made):
+    made.data_received(CHUNKED.replace(b"POST /", b"POST /early"))
+    await asyncio.gather(*made.tasks)
+    answered = made.transport.written
+    made.data_received(b"X: ")
+    for _ in range(300):
+        if not made.transport.closed:
+            made.data_received(b"a" * 1000)
+    assert made.transport.closed and made.transport.written == answered
+
+
+async def test_the_framing_of_many_chunks_is_no_trailer(made):
+    made.data_received(CHUNKED[: CHUNKED.index(b"1\r\nx")])
+    piece = b"x" * 1000
+    for _ in range(400):
+        made.data_received(piece + b"\r\n3e8\r\n" if made.cycle.body else b"3e8\r\n" + piece + b"\r\n3e8\r\n")
+    made.data_received(piece + b"\r\n0\r\n\r\n")
+    await asyncio.gather(*made.tasks)
+    assert made.transport.written.startswith(b"HTTP/1.1 200 OK")

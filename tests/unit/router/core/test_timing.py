@@ -9,10 +9,10 @@ from router.contract.wire import Waits
 from router.core.lifecycle import Client, LegState, Stand
 from router.core.timing import Deadlines, Moments, next_deadline
 
-DEADLINES = Deadlines(prefill_s=10, prefill_token_s=0.1, first_token_s=20, next_token_s=5, stalled_s=7, total_s=100)
+DEADLINES = Deadlines(10, 0.1, 20, 5, stalled_s=7, total_s=100, answer_s=12, answer_token_s=0.5)
 SENT, DONE, IDLE, STREAMING = LegState.SENT, LegState.DONE, LegState.IDLE, LegState.STREAMING
 STREAMED = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=True)
-PLAIN = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=False)
+PLAIN = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=False, max_tokens=6)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ PLAIN = Moments(sent_at=1000, prefilled_at=1004, last_byte_at=1009, streamed=Fal
         (Stand(Mode.PULL, Client.WAITING, SENT, IDLE), PLAIN, 1013, Blame.PREFILL, "prefill_timeout"),
         (Stand(Mode.PUSH, Client.WAITING, DONE, SENT), STREAMED, 1024, Blame.DECODE, "first_token_timeout"),
         (Stand(Mode.LOCAL, Client.WAITING, IDLE, SENT), STREAMED, 1033, Blame.DECODE, "first_token_timeout"),
+        (Stand(Mode.PUSH, Client.WAITING, DONE, SENT), PLAIN, 1019, Blame.DECODE, "answer_timeout"),
+        (Stand(Mode.LOCAL, Client.WAITING, IDLE, SENT), PLAIN, 1028, Blame.DECODE, "answer_timeout"),
         (Stand(Mode.PUSH, Client.STREAMING, DONE, STREAMING), STREAMED, 1014, Blame.DECODE, "next_token_timeout"),
     ],
 )
@@ -34,7 +36,6 @@ def test_each_phase_runs_out_in_its_own_time(stand, moments, at, side, code):
 @pytest.mark.parametrize(
     ("stand", "moments"),
     [
-        (Stand(Mode.PUSH, Client.WAITING, DONE, SENT), PLAIN),
         (Stand(Mode.PUSH), STREAMED),
         (Stand(Mode.PUSH, Client.SERVED, DONE, DONE, closed=True), STREAMED),
     ],
@@ -52,20 +53,23 @@ def test_without_a_phase_only_the_total_counts(stand, moments):
         ("kv_wait_timeout", 4),
         ("first_token_timeout", 20),
         ("next_token_timeout", 5),
+        ("answer_timeout", 15),
         ("leg_broken", inf),
     ],
 )
 def test_how_long_a_phase_may_take_by_the_code_of_its_timeout(code, allowed_s):
-    assert replace(DEADLINES, waits=Waits(3, 4)).allowed_s(code, 30) == allowed_s
+    assert replace(DEADLINES, waits=Waits(3, 4)).allowed_s(code, 30, 6) == allowed_s
 
 
 def test_whoever_allows_less_for_a_phase_is_in_a_hurry():
     hasty = replace(DEADLINES, prefill_s=1, next_token_s=9)
-    assert hasty.hurries("prefill_timeout", DEADLINES, 30) and not hasty.hurries("next_token_timeout", DEADLINES, 30)
-    assert not DEADLINES.hurries("prefill_timeout", DEADLINES, 30)
+    assert hasty.hurries("prefill_timeout", DEADLINES, 30, 6)
+    assert not hasty.hurries("next_token_timeout", DEADLINES, 30, 6)
+    assert not DEADLINES.hurries("prefill_timeout", DEADLINES, 30, 6)
 
 
 def test_the_shortest_phase_of_a_fresh_attempt():
     assert DEADLINES.shortest_s == 10
     assert Deadlines(prefill_s=50, first_token_s=3).shortest_s == 3
     assert Deadlines(total_s=1).shortest_s == 1
+    assert Deadlines(answer_s=2).shortest_s == 2

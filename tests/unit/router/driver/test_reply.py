@@ -135,3 +135,53 @@ def test_a_client_that_takes_no_chunks_is_fed():
     reply.feed(Answering(SSE), TOKEN, False, 1.0)
     reply.commit()
     assert reply.chunk_taker(Facts()) is None
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[b": keep-alive\n\n"], [b"\n"], [b"\r\n", b": x\r\n\r\n"], [b'data: {"choices":', b"[]}"], [b"retry: 9\n\n"]],
+)
+def test_nothing_is_said_before_the_first_event(pieces):
+    client = KeptClient()
+    reply, leg = Reply(client), Answering(SSE)
+    assert [reply.feed(leg, piece, False, 1.0) for piece in pieces] == [()] * len(pieces)
+    assert client.head is None
+    assert reply.feed(leg, b"\n\n" + TOKEN, False, 2.0) == (Edge.DECODE_STREAMING,)
+    reply.commit()
+    assert client.body == b"".join(pieces) + b"\n\n" + TOKEN
+
+
+@pytest.mark.parametrize("before", [b"", b": keep-alive\n\n"])
+@pytest.mark.parametrize("after", [b"", b"data: [DONE]\n\n"])
+@pytest.mark.parametrize("size", [7, 10**9])
+def test_an_error_as_the_first_event_is_no_answer(before, after, size):
+    client = KeptClient()
+    raw = before + b'data: {"error":{"message":"boom","code":"engine_down"}}\n\n' + after
+    verdict = feed(Reply(client), SSE, *(raw[start : start + size] for start in range(0, len(raw), size)))
+    assert (verdict.error.code, verdict.retryable, verdict.answer.status) == ("engine_down", True, 503)
+    assert client.head is None and not client.over
+
+
+def test_an_error_after_the_first_event_passes():
+    client = KeptClient()
+    error = b'data: {"error":{"message":"boom","code":"engine_down"}}\n\n'
+    assert feed(Reply(client), SSE, TOKEN + error, b"") == [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
+    assert client.body == TOKEN + error
+
+
+@pytest.mark.parametrize("pieces", [[DONE], [DONE, b""], [b": x\n\n" + DONE]])
+def test_a_stream_that_is_only_done_has_answered_nothing(pieces):
+    client = KeptClient()
+    verdict = feed(Reply(client), SSE, *pieces)
+    assert isinstance(verdict.error, LegBroken) and "answered nothing" in verdict.error.message
+    assert client.head is None
+
+
+def test_endless_comments_begin_the_stream(monkeypatch):
+    monkeypatch.setattr(module, "MAX_HELD_BYTES", 5)
+    assert Reply(KeptClient()).feed(Answering(SSE), b": xxx\n\n", False, 1.0) == (Edge.DECODE_STREAMING,)
+
+
+def test_a_stream_that_cannot_be_read_begins_with_its_first_byte():
+    reply = Reply(KeptClient())
+    assert reply.feed(Answering([*SSE, (b"content-encoding", b"gzip")]), b"\n", False, 1.0) == (Edge.DECODE_STREAMING,)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from router.contract.errors import Blame
-from router.legs.answer import Mark, client_headers, is_stream, judge, stream_headers
+from router.legs.answer import Mark, client_headers, is_stream, judge, judge_event, stream_headers
 
 JSON = [(b"content-type", b"application/json"), (b"date", b"now")]
 
@@ -50,7 +50,7 @@ def test_a_stream_is_told_by_its_content_type():
     assert not is_stream([])
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 422])
+@pytest.mark.parametrize("status", [400, 404, 405, 409, 413, 422])
 @pytest.mark.parametrize("body", [envelope("bad"), envelope(400), b"{}", b"", b"\xff"])
 def test_4xx_is_the_answer_and_final(status, body):
     verdict = judge(Blame.DECODE, status, JSON, body)
@@ -58,6 +58,39 @@ def test_4xx_is_the_answer_and_final(status, body):
     assert verdict.answer.headers == [(b"content-type", b"application/json")]
     assert not verdict.retryable
     assert verdict.error.code == ("bad" if body == envelope("bad") else f"engine_{status}")
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_a_key_that_an_engine_does_not_take_is_no_clients_fault(status):
+    verdict = judge(Blame.PREFILL, status, [*JSON, (b"www-authenticate", b"Bearer")], envelope("invalid_api_key"))
+    error = verdict.error
+    assert (error.http_status, error.code, error.blame) == (502, "engine_unauthorized", Blame.DEPLOYMENT)
+    assert (verdict.answer, verdict.retryable, verdict.blamed) == (None, True, Blame.PREFILL)
+    assert verdict.mark is Mark.INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code", "retryable", "mark"),
+    [
+        (envelope("engine_down"), 503, "engine_down", True, Mark.INSTANCE),
+        (envelope("kv_wait_timeout"), 504, "kv_wait_timeout", True, Mark.PAIR),
+        (envelope("context_length_exceeded"), 400, "context_length_exceeded", False, Mark.NONE),
+        (envelope(400), 400, "engine_400", False, Mark.NONE),
+        (b'{"object":"error","message":"old style","code":422}', 422, "engine_422", False, Mark.NONE),
+        (envelope(500), None, "engine_error", True, Mark.INSTANCE),
+        (envelope("their_own"), None, "their_own", True, Mark.INSTANCE),
+        (b'{"error":"boom"}', None, "engine_error", True, Mark.INSTANCE),
+        (b'{"error":' + b"[" * 100_000, None, "engine_error", True, Mark.INSTANCE),
+    ],
+)
+def test_an_error_as_the_first_event_is_judged_like_an_answer(data, status, code, retryable, mark):
+    verdict = judge_event(Blame.DECODE, data)
+    assert (verdict.answer and verdict.answer.status) == status
+    assert (verdict.error.code, verdict.retryable, verdict.mark) == (code, retryable, mark)
+    if status is None:
+        assert verdict.error.http_status == 502
+    else:
+        assert (verdict.answer.headers, verdict.answer.body) == ([(b"content-type", b"application/json")], data)
 
 
 def test_429_may_pass_elsewhere():

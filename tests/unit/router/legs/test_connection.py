@@ -253,3 +253,32 @@ def test_nothing_passes_by_what_was_aborted_or_lost():
     connection, _ = passing()
     connection.connection_lost(None)
     assert connection.take_chunk is None
+
+
+@pytest.mark.parametrize("size", [10**9, 7])
+def test_trailers_are_no_headers(size):
+    connection, _, pool, leg = sent()
+    raw = CHUNKED + chunk(b"hello") + b"0\r\nSet-Cookie: a=b\r\nX-Late: 1\r\n\r\n"
+    for start in range(0, len(raw), size):
+        connection.data_received(raw[start : start + size])
+    assert leg.answers[-1][2] and pool.put_back == [connection]
+    assert connection.headers == [(b"transfer-encoding", b"chunked")]
+
+
+@pytest.mark.parametrize("trailers", [b"a: %b\r\n" % (b"b" * 990), b"a" * 1000])
+def test_endless_trailers_are_a_loss(trailers):
+    connection, transport, _, leg = sent()
+    connection.data_received(CHUNKED + chunk(b"hello") + b"0\r\n" + (b"X: " if b":" not in trailers else b""))
+    for _ in range(MAX_HEAD_BYTES // 900 + 1):
+        if not transport.aborted:
+            connection.data_received(trailers)
+    assert len(leg.lost) == 1 and transport.aborted
+
+
+def test_the_framing_of_a_long_stream_is_no_trailer():
+    connection, transport, _, leg = sent()
+    connection.data_received(CHUNKED)
+    for _ in range(MAX_HEAD_BYTES // 3 + 1):
+        connection.data_received(b"1\r\n")
+        connection.data_received(b"x\r\n")
+    assert not leg.lost and not transport.aborted

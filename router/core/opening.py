@@ -1,0 +1,50 @@
+"""Opening: what the first event of a stream says. Until it is known, the stream can still fail like any other answer.
+
+Comments and empty lines only keep a connection alive, and an error as the first event is that of an engine which had
+said 200 before it knew. An event ends with an empty line; of it `data` counts (WHATWG HTML, 9.2.6).
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
+_FAILED = re.compile(rb"(?:^|[\r\n])event: ?(?:error|response\.failed)(?:[\r\n]|$)")
+
+
+class _Told(msgspec.Struct, gc=False):
+    error: object = None
+    kind: object = msgspec.field(default=None, name="object")
+    type: object = None
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+def begins_plainly(held: bytes) -> bool:
+    """True for whole events of which the first cannot be an error: the usual case, told without a parser."""
+    return held[:7] == b"data: {" and held[-2:] == b"\n\n" and b'"error"' not in held
+
+
+def first_event(held: bytes) -> bytes | None:
+    """The first event with data, without its end; None before it is whole."""
+    return next((block for block in _END.split(held)[:-1] if _DATA.search(block) is not None), None)
+
+
+def data_of(event: bytes) -> bytes:
+    """What the event's `data` lines say."""
+    return b"\n".join(_DATA.findall(event))
+
+
+def tells_failure(event: bytes) -> bool:
+    """True when this event is no answer but the engine's own word that there is none."""
+    if b'"error"' not in event:
+        return False
+    try:
+        told = _TOLD.decode(data_of(event))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(told.error) or "error" in (told.kind, told.type) or _FAILED.search(event) is not None
