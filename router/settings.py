@@ -88,7 +88,7 @@ class Settings:
     hedge_after_s: float = 0.0
     """Seconds after which a prefill is late; 0: what 95 of 100 of its size did not exceed of late."""
     breaker_failures: int = 3
-    """Failures in a row (no connection, 502, 503, 504, timeouts) after which an instance is left out; 0: never."""
+    """Failures in a row (no connection, 502, 503, 504, timeouts) after which an instance is left out; 0: none is."""
     breaker_share: float = 0.5
     """Share of failures, among at least 20 ends within breaker_window_s, that leaves it out too; 0: none does."""
     breaker_window_s: float = 10.0

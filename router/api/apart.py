@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import Response
 
+from router.api.door import sane_id
 from router.api.front import App, Receive, Scope, Send
 from router.api.problems import envelope, problem_headers
 from router.contract.errors import RouteUnknown
@@ -25,6 +26,8 @@ class Apart:
             if any(path == one or path.startswith(f"{one}/") for one in _PATHS):
                 error = RouteUnknown(f"There is no {path} on this port; /docs lists what there is.")
                 headers = {name.decode(): value.decode() for name, value in problem_headers(error)}
+                if given := sane_id(dict(scope["headers"]).get(b"x-request-id", b"")):
+                    headers["x-request-id"] = given
                 await Response(envelope(error), error.http_status, headers)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

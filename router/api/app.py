@@ -79,7 +79,7 @@ def add_problems(app: FastAPI) -> None:
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")  # see Front
             return _problem(MethodNotAllowed(f"{request.method} is not allowed here; use {allowed}.", param=allowed))
         if error.status_code == 404:
             return _problem(RouteUnknown(f"There is no {request.url.path} here; /docs lists what there is."))
@@ -103,8 +103,7 @@ def add_problems(app: FastAPI) -> None:
 
 def _add_models(app: FastAPI, surface: Surface) -> None:
     def cards() -> dict[str, dict[str, object]]:
-        pools = surface.router.fleet.pools
-        known = {name: pool for name, pool in pools.items() if pool.serves}
+        known = surface.router.desk.serving(surface.router.fleet)
         known |= {alias: known[model] for alias, model in surface.aliases().items() if model in known}
         return {
             name: {
@@ -112,15 +111,16 @@ def _add_models(app: FastAPI, surface: Surface) -> None:
                 "object": "model",
                 "created": app.state.started_unix_s,
                 "owned_by": "tandem",
-                "root": pool.model,
-                "max_model_len": pool.max_context_tokens,
+                "root": pool.base,
+                "parent": pool.base if pool.base != pool.model else None,
+                "max_model_len": pool.max_context_tokens or None,
             }
             for name, pool in sorted(known.items())
         }
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, object]:
-        """Models that can be served: prefill and decode (or engines that are both) are live; `root` tells aliases."""
+        """Models that can be served; `root` tells aliases, and `parent` what a LoRA adapter belongs to."""
         return {"object": "list", "data": list(cards().values())}
 
     @app.get("/v1/models/{model:path}")
@@ -145,12 +145,13 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
     @app.get("/ready", include_in_schema=False)
     async def readyz() -> JSONResponse:
         """Requests can be placed: 200, else 503. `degraded` says that the store does not answer."""
-        ready = router.fleet.serves and not router.leaving
+        models = sorted(router.desk.serving(router.fleet))
+        ready = bool(models) and not router.leaving
         state = {
             "ready": ready,
             "draining": router.leaving,
             "degraded": surface.watch.degraded or surface.ledger_degraded(),
-            "models": sorted(model for model, pool in router.fleet.pools.items() if pool.serves),
+            "models": models,
             "workers": surface.num_workers(),
         }
         return JSONResponse(state, 200 if ready else 503, {} if ready else {"Retry-After": "1"})

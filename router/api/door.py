@@ -110,12 +110,12 @@ class Door:
         )
         return None
 
-    def turn_away(self, client: ClientPort, endpoint: str, error: TandemError) -> None:
+    def turn_away(self, client: ClientPort, endpoint: str, headers: Mapping[bytes, bytes], error: TandemError) -> None:
         """`client` has been refused before its body was read."""
-        request_id = self.router.mint()
-        client.name(request_id)
+        request_id, client_id = self.router.mint(), sane_id(headers.get(b"x-request-id", b""))
+        client.name(client_id or request_id)
         client.refuse(error)
-        self._note_refusal(Record(time.time(), request_id, "", "", endpoint, False), error)
+        self._note_refusal(Record(time.time(), request_id, client_id, "", endpoint, False), error)
 
     def _note_refusal(self, record: Record, error: TandemError) -> None:
         record.status, record.code = error.http_status, error.code
@@ -127,6 +127,11 @@ class Door:
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MediaUnsupported("Send the body without Content-Encoding.")
         return total_s(headers, self.router.deadlines.total_s), _trace_lines(headers)
+
+
+def name_of(headers: Mapping[bytes, bytes], router: Router) -> str:
+    """The X-Request-Id of an answer that no Exchange gives: the client's own, or a new one."""
+    return sane_id(headers.get(b"x-request-id", b"")) or router.mint()
 
 
 def sane_id(value: bytes) -> str:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from router.api.door import HOT_PATHS, Door, DoorLimits
+from router.api.door import HOT_PATHS, Door, DoorLimits, name_of
 from router.api.problems import envelope, problem_headers
 from router.api.sse import error_event
 from router.contract.errors import BodyTooLarge, Draining, RequestTimeout, TandemError
@@ -56,16 +56,28 @@ class Front:
         if isinstance(caller, TandemError):
             client = AsgiClient()
             client.close_after = b"expect" in headers
-            self._door.turn_away(client, endpoint or "", caller)
+            self._door.turn_away(client, endpoint or "", headers, caller)
             await client.run(send)
         elif endpoint is not None:
             await self._carry(endpoint, headers, caller, (scope, receive, send))
         elif _HAS_BODY.isdisjoint(headers):
-            await self._app(scope, receive, send)
+            await self._pass_on(headers, (scope, receive, send))
         else:
             body = await self._take_body(headers, AsgiClient(), receive, send)
             if body is not None:
-                await self._app(scope, _replay(body, receive), send)
+                await self._pass_on(headers, (scope, _replay(body, receive), send))
+
+    async def _pass_on(self, headers: dict[bytes, bytes], call: Call) -> None:
+        """The application answers, under the request's id. HEAD is a GET whose body the server leaves out."""
+        scope, receive, send = call
+        request_id = name_of(headers, self._door.router).encode("ascii")
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope, receive, send_named)
 
     async def _take_body(
         self, headers: dict[bytes, bytes], client: AsgiClient, receive: Receive, send: Send
@@ -77,7 +89,7 @@ class Front:
             # The rest of a body that is too large is read and dropped, so that the client can see the answer. One that
             # waits for `100 Continue` may never send it: only closing tells where its next request would begin.
             client.close_after = isinstance(error, RequestTimeout) or b"expect" in headers
-            client.name(self._door.router.mint())
+            client.name(name_of(headers, self._door.router))
             client.refuse(error)
             await client.run(send)
             return None

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from router.api.door import Door
+from router.api.door import Door, name_of
 from router.api.front import ABORT_EXTENSION
 from router.api.problems import envelope, problem_headers, status_line
 from router.contract.errors import BadRequest, HeadersTooLarge, RequestTimeout, TandemError
@@ -157,8 +157,9 @@ class DoorProtocol(HttpToolsProtocol):
         if self._in_trailers and self.cycle.response_complete:
             self.transport.close()
             return
-        body = envelope(error)
-        lines = b"".join(b"%b: %b\r\n" % header for header in problem_headers(error))
+        body, request_id = envelope(error), name_of(dict(self.headers or ()), self.door.router)
+        headers = [*problem_headers(error), (b"x-request-id", request_id.encode("ascii"))]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         self.transport.write(
             b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (status_line(error.http_status), lines, len(body), body)

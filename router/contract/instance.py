@@ -86,6 +86,7 @@ class Instance:
     model: str
     """Served model name."""
     max_context_tokens: int
+    """0: it does not tell."""
     kv: KVIdentity | None
     """None for an engine that cannot hand KV cache over; it then serves local mode only."""
     draining: bool = False

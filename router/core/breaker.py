@@ -28,7 +28,7 @@ class BreakerRules:
     """When a breaker opens and for how long, seconds."""
 
     failures: int = 3
-    """So many in a row open it; 0: it never opens."""
+    """So many in a row open it; 0: no row does."""
     open_s: float = 2.0
     open_max_s: float = 30.0
     share: float = 0.0

@@ -72,7 +72,13 @@ class Pool:
     only_both: bool
     """Of those that take requests nobody is dedicated to one role."""
     max_context_tokens: int
-    """The smallest of all members, since either leg may refuse a longer prompt."""
+    """The smallest of all members that tell it, since either leg may refuse a longer prompt; 0: nobody does."""
+
+    @property
+    def base(self) -> str:
+        """The model that stands behind this name: itself, or that of a server which has the name besides (a LoRA)."""
+        own = [member.instance.model for member in self.members]
+        return self.model if self.model in own else own[0]
 
     @property
     def serves(self) -> bool:
@@ -169,7 +175,7 @@ def _pool(model: str, members: tuple[Member, ...]) -> Pool:
         has_prefill=bool(prefills),
         has_decode=bool(decodes),
         only_both=bool(taking) and all(member.instance.role is Role.BOTH for member in taking),
-        max_context_tokens=min(member.instance.max_context_tokens for member in members),
+        max_context_tokens=min((tokens for one in members if (tokens := one.instance.max_context_tokens)), default=0),
     )
 
 

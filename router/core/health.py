@@ -58,7 +58,7 @@ class Health:
 
     def fail(self, key: InstanceId | Pair, sent_at: float, now: float) -> None:
         """A leg (or a pair's hand-over) that left at `sent_at` has failed by their fault."""
-        if not self._rules.failures:
+        if not self._rules.failures and not self._rules.share:
             return
         breaker = self._breakers.get(key)
         if breaker is None:

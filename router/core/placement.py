@@ -105,6 +105,14 @@ class Desk:
         ahead = weigh_tokens(prefill) - intake.kept_tokens if self.rules.learns else 0
         return Placement(mode, prefill, decode, reason, ahead)
 
+    def serves(self, pool: Pool) -> bool:
+        """True when an ordinary request for this model can be placed by these rules."""
+        return pool.serves if self.rules.mode in _SPLIT else bool(pool.solos)
+
+    def serving(self, fleet: Fleet) -> dict[str, Pool]:
+        """The models that it `serves`, by name."""
+        return {name: pool for name, pool in fleet.pools.items() if self.serves(pool)}
+
     def _pair(
         self, pairing: Pairing, intake: Intake, turn: int, excluded: frozenset[InstanceId]
     ) -> tuple[Member, Member] | None:

@@ -90,7 +90,8 @@ class Router:
         """True when the fleet has learned from this answer of prefill's that the instance is another start now."""
         self._pools: dict[str, LegPool] = {}
         self._letting_in = False
-        self._turn = self._accrued_turn = 0
+        self._turn = self._accrued = 0
+        self._further = 0  # of those that _turn counts, attempts that were not the first of their request
         self._ids: list[str] = []
 
     def attach(self, ledger: LedgerPort | None, books: Books) -> None:
@@ -189,6 +190,7 @@ class Router:
         """True: one more attempt is within the budget, and paid for."""
         self._accrue()
         allowed = self.retries.take()
+        self._further += allowed
         self.retries_denied += not allowed
         return allowed
 
@@ -196,15 +198,17 @@ class Router:
         """True: a hedge is within its budget, and paid for."""
         self._accrue()
         allowed = self.hedging is not None and self.hedging.budget.take()
+        self._further += allowed
         if not allowed:
             self.hedges["denied"] += 1
         return allowed
 
     def _accrue(self) -> None:
-        turn, self._accrued_turn, now = self._accrued_turn, self._turn, monotonic()
-        self.retries.accrue(self._turn - turn, now)
+        first, now = self._turn - self._further, monotonic()
+        num_requests, self._accrued = first - self._accrued, first
+        self.retries.accrue(num_requests, now)
         if self.hedging is not None:
-            self.hedging.budget.accrue(self._turn - turn, now)
+            self.hedging.budget.accrue(num_requests, now)
 
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome; it is counted and forgotten."""

@@ -307,7 +307,8 @@ async def test_a_sane_request_id_is_echoed_and_no_other(data_path, given, echoed
     [
         ("GET", PATH, 405, "POST"),
         ("PUT", "/v1/chat/completions", 405, "POST"),
-        ("DELETE", "/v1/models", 405, "GET"),
+        ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("HEAD", PATH, 405, "POST"),
         ("GET", "/nothing", 404, None),
         ("POST", "/flush_cache", 404, None),
         ("POST", PATH + "/", 404, None),
@@ -317,17 +318,55 @@ async def test_other_methods_and_paths_are_refused_in_the_envelope(data_path, me
     async with rig(data_path=data_path) as r:
         answer = await r.client.request(method, path, json=BODY)
         assert answer.status_code == status
-        assert answer.json()["error"]["type"] == "invalid_request_error"
+        assert method == "HEAD" or answer.json()["error"]["type"] == "invalid_request_error"
         assert answer.headers.get("allow") == allow
+        assert answer.headers["x-request-id"].startswith("req-")
         assert not r.decode.seen
 
 
-async def test_head_has_no_body(data_path):
+async def test_head_is_get_without_its_body(data_path):
     async with rig(data_path=data_path) as r:
+        for path in ("/healthz", "/health", "/readyz", "/ready", "/v1/models", "/v1/models/m", "/metrics"):
+            wire = await Wire.to(r.port)
+            wire.send(f"HEAD {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and body == b"", path
+            assert int(head.lower().partition(b"content-length: ")[2].split()[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET /v1/models HTTP/1.1", 200),
+        ("GET /nothing HTTP/1.1", 404),
+        ("DELETE /healthz HTTP/1.1", 405),
+        (f"POST {PATH} HTTP/1.1\r\nContent-Length: 2000", 413),
+        ("POST /admin/drain HTTP/1.1\r\nContent-Length: 2000", 413),
+        (f"POST {PATH} HTTP/1.1\r\nContent-Length: 9", 408),
+        (f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: gzip", 400),
+        (f"POST {PATH} HTTP/1.1\r\nX: {'x' * 5000}", 431),
+    ],
+)
+async def test_every_answer_names_its_request_as_the_client_does(data_path, head, status):
+    async with rig(data_path=data_path, arrival_s=0.2, max_body_bytes=1000, max_head_bytes=4000) as r:
+        answer = await exchange(r.port, f"{head}\r\nHost: t\r\nX-Request-Id: mine\r\n\r\n".encode())
+        assert (answer.status, answer.headers["x-request-id"]) == (status, "mine")
+
+
+async def test_trailers_say_nothing(data_path):
+    async with rig(data_path=data_path, priority_from="header", max_head_bytes=1000) as r:
+        raw = json.dumps(BODY).encode()
+        start = f"POST {PATH} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{len(raw):x}\r\n".encode()
         wire = await Wire.to(r.port)
-        wire.send(b"HEAD /v1/models HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-        head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 405") and body == b""
+        wire.send(start + raw + b"\r\n0\r\nX-Priority: high\r\nX-Request-Id: late\r\n\r\n")
+        answer = await wire.answer()
+        assert answer.status == 200 and answer.headers["x-request-id"].startswith("req-")
+        wire.send(start + raw + b"\r\n0\r\n" + b"X: y\r\n" * 300)
+        refused = await wire.answer()
+        assert (refused.status, refused.json()["error"]["code"]) == (431, "headers_too_large")
+        assert await wire.rest() == b""
+        assert len(r.decode.seen) == 1
+        await r.come_to_rest()
 
 
 async def test_a_query_string_changes_nothing(data_path):

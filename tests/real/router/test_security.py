@@ -64,6 +64,8 @@ async def test_x8_without_a_valid_key_there_is_a_401_and_no_leg(data_path, heade
             assert answer.json()["error"]["code"] == "invalid_api_key"
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["x-request-id"].startswith("req-")
+            named = await r.client.post(PATH, json=body, headers=headers | {"X-Request-Id": "mine"})
+            assert (named.status_code, named.headers["x-request-id"]) == (401, "mine")
         for path in ("/v1/models", "/nothing"):
             assert (await r.client.get(path, headers=headers)).status_code == 401
         for path in ("/healthz", "/readyz", "/metrics", "/docs"):

@@ -15,7 +15,9 @@ async def ask(path, port):
     async def send(message):
         sent.append(message)
 
-    await Apart(app, 9)({"type": "http", "path": path, "server": ("h", port)}, None, send)
+    headers = [(b"x-request-id", b"mine")]
+    await Apart(app, 9)({"type": "http", "path": path, "server": ("h", port), "headers": headers}, None, send)
+    assert port == 9 or sent[0]["status"] == 200 or headers[0] in sent[0]["headers"]
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 

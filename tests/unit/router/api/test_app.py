@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from router.api.admin import Console
 from router.api.app import Surface, add_problems, build_app
 from router.api.watching import Shown
+from router.contract.instance import Mode
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
@@ -48,6 +49,25 @@ async def test_models_are_those_that_can_be_served(shown):
     assert (await client.get("/v1/models/nick")).json()["root"] == "m"
     assert (await client.get("/v1/models/lost")).status_code == 404
     assert (await client.get("/v1/models/half")).status_code == 404
+
+
+async def test_a_card_tells_the_least_context_that_is_told_and_the_model_behind_an_adapter(shown):
+    client, router, _ = shown
+    seen = [prefill(context=0, aliases=("lora",)), decode(context=50, aliases=("lora",)), both(context=0, model="a")]
+    router.take_fleet(fold(seen, router.burdens, 0))
+    cards = {card.pop("id"): card for card in (await client.get("/v1/models")).json()["data"]}
+    told = {name: (card["root"], card["parent"], card["max_model_len"]) for name, card in cards.items()}
+    assert told == {"m": ("m", None, 50), "nick": ("m", None, 50), "lora": ("m", "m", 50), "a": ("a", None, None)}
+
+
+@pytest.mark.parametrize(("mode", "ready"), [(Mode.PUSH, False), (Mode.LOCAL, True), (None, True)])
+async def test_decode_alone_is_enough_where_it_may_be_alone(shown, mode, ready):
+    client, router, _ = shown
+    router.place_by(Rules(mode=mode))
+    router.take_fleet(fold([decode()], router.burdens, 0))
+    answer = await client.get("/readyz")
+    assert (answer.status_code == 200, answer.json()["models"]) == (ready, ["m"] * ready)
+    assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == ["m", "nick"] * ready
 
 
 async def test_readiness_follows_fleet_and_draining(shown):

@@ -102,7 +102,21 @@ async def test_everything_but_inference_is_the_applications(scope):
         seen.append(given)
 
     await Front(Door(), app)(scope, "receive", "send")
-    assert seen == [(scope, "receive", "send")]
+    assert [given[:2] for given in seen] == [(scope, "receive")]
+
+
+@pytest.mark.parametrize(("given", "name"), [([], b"req-1"), ([(b"x-request-id", b"mine")], b"mine")])
+async def test_the_applications_answers_have_a_request_id_and_head_is_get(given, name):
+    async def app(scope, receive, send):
+        assert scope["method"] == "GET"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    for method in ("GET", "HEAD"):
+        peer, scope = Peer(), {"type": "http", "method": method, "path": "/v1/models", "headers": given}
+        await Front(Door(), app)(scope, peer.receive, peer.send)
+        assert peer.sent[0]["headers"] == [(b"a", b"b"), (b"x-request-id", name)]
+        assert scope["method"] == method, "it is the server's, which leaves the body out"
 
 
 async def test_an_answer_is_sent_as_it_comes():
@@ -129,8 +143,9 @@ async def test_a_refusal_is_sent():
 @pytest.mark.parametrize("headers", [[], [(b"content-length", b"11")], [(b"expect", b"100-continue")]])
 async def test_a_body_over_the_limit_is_refused(headers):
     peer = Peer(b"x" * 6, b"x" * 6)
-    await Front(Door(), None)(SCOPE | {"headers": headers}, peer.receive, peer.send)
-    assert peer.sent[0]["status"] == 413
+    given = [*headers, (b"x-request-id", b"mine")]
+    await Front(Door(), None)(SCOPE | {"headers": given}, peer.receive, peer.send)
+    assert peer.sent[0]["status"] == 413 and (b"x-request-id", b"mine") in peer.sent[0]["headers"]
     assert ((b"connection", b"close") in peer.sent[0]["headers"]) is bool(dict(headers).get(b"expect"))
 
 

@@ -14,6 +14,11 @@ from tests.support.transports import KeptTransport
 class Door:
     limits = DoorLimits(max_head_bytes=1000, arrival_s=0.02)
 
+    class router:  # noqa: N801 - an attribute of Door
+        @staticmethod
+        def mint():
+            return "req-1"
+
 
 @pytest.fixture
 async def made():
@@ -180,3 +185,25 @@ async def test_the_framing_of_many_chunks_is_no_trailer(made):
     made.data_received(piece + b"\r\n0\r\n\r\n")
     await asyncio.gather(*made.tasks)
     assert made.transport.written.startswith(b"HTTP/1.1 200 OK")
+
+
+HEAD = b"POST / HTTP/1.1\r\nX-Request-Id: mine\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        (HEAD + b"Content-Length: x\r\n\r\n", b"mine"),
+        (HEAD + b"Transfer-Encoding: gzip\r\n\r\n", b"mine"),
+        (HEAD + b"X: %b\r\n\r\n" % (b"a" * 2000), b"mine"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", b"mine"),
+        (HEAD[:30], b"req-1"),
+        (b"nonsense\r\n\r\n", b"req-1"),
+        (HEAD + b"Content-Length: 0\r\n\r\nnonsense\r\n\r\n", b"req-1"),
+    ],
+)
+async def test_a_refused_connection_names_its_request(made, raw, name):
+    made.data_received(raw)
+    while not made.transport.closed:
+        await asyncio.sleep(0.005)
+    assert b"\r\nx-request-id: %b\r\n" % name in made.transport.written

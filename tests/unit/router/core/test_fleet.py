@@ -92,6 +92,8 @@ def test_the_newest_start_of_an_instance_counts(order):
 def test_models_are_apart_and_the_smallest_context_counts():
     folded = fleet(prefill(model="a", context=100), decode(model="a", context=50), decode("d1", model="b"))
     assert folded.pools["a"].max_context_tokens == 50
+    assert fleet(prefill(context=0), decode(context=50)).pools["m"].max_context_tokens == 50
+    assert fleet(prefill(context=0), decode(context=0)).pools["m"].max_context_tokens == 0
     assert folded.pools["a"].serves and not folded.pools["b"].serves
 
 
@@ -122,6 +124,7 @@ def test_an_instance_is_in_the_pool_of_each_of_its_names_and_counted_once():
     folded = fleet(p0, d0)
     assert [name for name, pool in folded.pools.items() if pool.serves] == ["m", "a"]
     assert names(folded.members) == ["d0", "p0"]
+    assert [pool.base for pool in folded.pools.values()] == ["m", "m", "m"]
 
 
 def test_only_ranks_of_a_server_with_several_are_named_in_headers():

@@ -151,3 +151,15 @@ def test_with_breakers_off_nothing_is_held_against_anybody():
     scene = Scene(*FOUR, failures=0)
     scene.health.fail("d0", 1.0, 1.0)
     assert not scene.health.alert
+
+
+def test_a_share_opens_a_breaker_where_no_row_of_failures_does():
+    scene = Scene(*FOUR, failures=0, share=0.5)
+    for number in range(22):
+        at = 1.0 + number / 10
+        (scene.health.fail("d0", at, at) if number % 2 else scene.health.succeed(("d0",), at, at))
+    assert scene.health.state_of("d0") == "open"
+    never = Scene(*FOUR, failures=0)
+    for number in range(40):
+        never.health.fail("d0", 1.0 + number, 1.0 + number)
+    assert not never.health.alert

@@ -397,6 +397,26 @@ def test_o25_only_those_that_have_the_adapter_are_paired():
     assert refused(choose(lonely, intake("other"))) is ModelUnknown
 
 
+@pytest.mark.parametrize("mode", [*Mode, None])
+@pytest.mark.parametrize(
+    ("seen", "split", "alone"),
+    [
+        ([prefill(), decode()], True, True),
+        ([decode()], False, True),
+        ([decode(kv=False)], False, True),
+        ([prefill()], False, False),
+        ([decode(draining=True)], False, False),
+        ([both()], True, True),
+    ],
+)
+def test_what_can_be_served_is_what_would_be_placed(mode, seen, split, alone):
+    desk, folded = Desk(Rules(mode=mode)), fleet(*seen)
+    expected = split if mode in (Mode.PUSH, Mode.PULL) else alone
+    assert desk.serves(folded.pools["m"]) is expected
+    assert list(desk.serving(folded)) == ["m"] * expected
+    assert isinstance(desk.choose(folded, intake(), 1, frozenset()), Placement) is expected
+
+
 def test_ranks_of_one_server_are_weighed_each_by_itself():
     def rank(number):
         seen = prefill(f"p0#dp{number}")

@@ -6,6 +6,7 @@ from router.core.admission import Admission, Limits
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
 from router.core.fleet import fold
+from router.core.hedging import HedgeRules
 from router.core.intake import Endpoint, Intake
 from router.core.placement import Desk, Rules
 from router.driver.conduct import Conduct
@@ -225,3 +226,19 @@ async def test_a_larger_budget_lets_those_in_who_wait():
     made.set_budget(Scope.CALLER, "", Budget(2))
     made.abort()
     assert made.admission.requests == 0
+
+
+def test_retries_and_hedges_are_a_share_of_requests_not_of_attempts():
+    conduct = Conduct(retry_share=0.2, retry_floor_per_s=0.0, hedge=HedgeRules(0.1))
+    made = Router(Desk(Rules()), Burdens(), Admission(10, 0), conduct)
+    num_retries = num_hedges = 0
+    for _ in range(200):
+        made.place(intake(), frozenset())
+        if made.may_hedge():
+            made.place(intake(), frozenset())
+            num_hedges += 1
+        if made.may_retry():
+            made.place(intake(), frozenset())
+            num_retries += 1
+    assert 38 <= num_retries <= 40
+    assert 18 <= num_hedges <= 20
