@@ -14,8 +14,7 @@ TandemError
 +- FleetError                  nobody is there to do it
 |  +- NoPrefill           503     +- NoDecode          503     +- NoPair         503
 +- LegError                    one upstream call went wrong; `side` says which
-|  +- LegUnreachable      503     +- LegBroken         502     +- LegTimeout     504
-|  +- EngineUnauthorized  502
+|  +- LegUnreachable      503     +- LegBroken         502     +- LegTimeout     504     +- EngineUnauthorized 502
 +- TransferError               the KV cache did not arrive
 |  +- HandshakeFailed     502     +- TransferFailed    502     +- PeerGone       502
 |  +- KVWaitTimeout       504     +- LayoutMismatch    500     +- StaleAttempt   502

@@ -24,17 +24,12 @@ class _Told(msgspec.Struct, gc=False):
 _TOLD = msgspec.json.Decoder(_Told)
 
 
-def begins_plainly(held: bytes) -> bool:
-    """True for whole events of which the first cannot be an error: the usual case, told without a parser."""
-    return held[:7] == b"data: {" and held[-2:] == b"\n\n" and b'"error"' not in held
-
-
 def first_event(held: bytes) -> bytes | None:
     """The first event with data, without its end; None before it is whole."""
     return next((block for block in _END.split(held)[:-1] if _DATA.search(block) is not None), None)
 
 
-def data_of(event: bytes) -> bytes:
+def payload_of(event: bytes) -> bytes:
     """What the event's `data` lines say."""
     return b"\n".join(_DATA.findall(event))
 
@@ -44,7 +39,7 @@ def tells_failure(event: bytes) -> bool:
     if b'"error"' not in event:
         return False
     try:
-        told = _TOLD.decode(data_of(event))
+        told = _TOLD.decode(payload_of(event))
     except (msgspec.DecodeError, RecursionError):
         return False
     return bool(told.error) or "error" in (told.kind, told.type) or _FAILED.search(event) is not None

@@ -174,8 +174,7 @@ class Attempt:
     def withholds(self, verdict: Verdict) -> bool:
         """True when decode's failure is to wait for prefill's answer, which may show that prefill is to blame.
 
-        A plain vLLM decode that is told of a prefill start that is over answers 500 (or begins a stream with that
-        error), and does not say why.
+        A plain vLLM decode that is told of a prefill start that is over fails (500, or so in a stream) and tells nothing.
         """
         prefill = self._prefill
         if prefill is None or prefill.ended or not pushes_to_vllm(self.placement):
@@ -263,10 +262,8 @@ class Attempt:
     def blame(self, verdict: Verdict) -> None:
         """The failure is held against whoever is at fault; a client that allows less than others proves nothing."""
         health, now = self._router.health, monotonic()
-        ours, others = self._exchange.deadlines, self._router.deadlines
-        if ours is not others and ours.hurries(
-            verdict.error.code, others, self._tokens, self._exchange.intake.max_tokens
-        ):
+        ours, others, intake = self._exchange.deadlines, self._router.deadlines, self._exchange.intake
+        if ours is not others and ours.hurries(verdict.error.code, others, self._tokens, intake.max_tokens):
             return
         if verdict.mark is Mark.BUSY:
             health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)

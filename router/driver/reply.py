@@ -11,7 +11,7 @@ from time import monotonic
 
 from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
-from router.core.opening import begins_plainly, data_of, first_event, tells_failure
+from router.core.opening import payload_of, first_event, tells_failure
 from router.core.tail import Tail, ended_well
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort
@@ -125,14 +125,17 @@ class Reply:
             self._held_bytes += len(body)
             self._held_at = at
         if good and self._held_bytes and (self.sse or self._held_bytes > MAX_HELD_BYTES):
-            return self._read_opening() if self.readable else _BEGUN
+            # The usual case is told without a call: whole events, none of which can be an error.
+            if not self.readable or (body[:7] == b"data: {" and body[-2:] == b"\n\n" and b'"error"' not in body):
+                return _BEGUN
+            return self._read_opening()
         if self._held_bytes > MAX_HELD_BYTES:
             return _broken(f"answered {leg.status} with more than {MAX_HELD_BYTES} bytes")
         return _NOTHING
 
     def _read_opening(self) -> Edges | Verdict:
-        held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        if begins_plainly(held) or len(held) > MAX_HELD_BYTES:
+        held = b"".join(self._held)
+        if len(held) > MAX_HELD_BYTES:
             return _BEGUN
         self._held = [held]
         event = first_event(held)
@@ -189,8 +192,8 @@ class Reply:
 def _judge_opening(event: bytes) -> Verdict | None:
     """Why a stream that begins with this event is no answer; None for one that is."""
     if tells_failure(event):
-        return judge_event(Blame.DECODE, data_of(event))
-    return _broken("answered nothing") if data_of(event) == _NO_MORE else None
+        return judge_event(Blame.DECODE, payload_of(event))
+    return _broken("answered nothing") if payload_of(event) == _NO_MORE else None
 
 
 def _broken(what: str) -> Verdict:

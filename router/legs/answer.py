@@ -185,13 +185,13 @@ def judge(side: Blame, status: int, headers: Headers, body: bytes) -> Verdict:
     return Verdict(failure, passed_on, retryable, blamed, mark, _retry_after_s(headers) if mark is Mark.BUSY else 0.0)
 
 
-def judge_event(side: Blame, data: bytes) -> Verdict:
+def judge_event(side: Blame, payload: bytes) -> Verdict:
     """The verdict on a stream whose first event is this error: that on an answer which has it as its body.
 
     Its status is that of the code, which is one of our tree or, with vLLM, a status itself; else 502.
     """
     try:
-        told = _FLAT.decode(data)
+        told = _FLAT.decode(payload)
     except (msgspec.DecodeError, RecursionError):
         told = _Flat()
     code = told.code if told.error is None else told.error.code
@@ -200,7 +200,7 @@ def judge_event(side: Blame, data: bytes) -> Verdict:
         status = _CLASS_OF_CODE[code].http_status
     elif isinstance(code, int) and (400 <= code < 500 or code in _MAY_PASS_ELSEWHERE):
         status = code
-    return judge(side, status, [(b"content-type", b"application/json")], data)
+    return judge(side, status, [(b"content-type", b"application/json")], payload)
 
 
 def _mark_of(status: int, headers: Headers, known: type[TandemError] | None) -> Mark:

@@ -1,6 +1,6 @@
 import pytest
 
-from router.core.opening import begins_plainly, data_of, first_event, tells_failure
+from router.core.opening import payload_of, first_event, tells_failure
 
 TOKEN = b'data: {"id":"c","choices":[{"index":0,"text":"a"}]}'
 ERROR = b'{"error":{"message":"boom","code":500}}'
@@ -26,8 +26,8 @@ def test_the_first_event_is_the_first_with_data_that_is_whole(held, event):
 
 
 def test_data_may_have_several_lines():
-    assert data_of(b'event: x\ndata: {"a":\r\ndata:1}') == b'{"a":\n1}'
-    assert data_of(b": data: no") == b""
+    assert payload_of(b'event: x\ndata: {"a":\r\ndata:1}') == b'{"a":\n1}'
+    assert payload_of(b": data: no") == b""
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,3 @@ def test_data_may_have_several_lines():
 )
 def test_what_is_an_engines_own_error(event, failed):
     assert tells_failure(event) is failed
-
-
-@pytest.mark.parametrize(
-    ("held", "plainly"),
-    [
-        (TOKEN + b"\n\n", True),
-        (TOKEN, False),
-        (b"data: " + ERROR + b"\n\n", False),
-        (b": x\n\n", False),
-        (b"data: [DONE]\n\n", False),
-    ],
-)
-def test_the_usual_case_is_told_apart(held, plainly):
-    assert begins_plainly(held) is plainly

@@ -121,7 +121,7 @@ async def test_the_rival_wins_with_its_first_good_byte(scene):
     s.decoded(1, b"data: 1\n\n", ended=False)
     assert [leg.cancelled for leg in s.legs] == [True, True, False, False]
     assert s.client.body == b"data: 1\n\n"
-    s.decoded(1, b"data: [DONE]\n\n", ended=True)
+    s.decoded(1, b"data: 1\n\ndata: [DONE]\n\n", ended=True)
     record = s.finish()
     assert (record.outcome, record.attempts, record.status) == (Outcome.SERVED, 2, 200)
     assert [earlier.code for earlier in record.earlier] == ["hedge_lost"] and s.books.retries == []
@@ -149,7 +149,7 @@ async def test_when_the_first_fails_the_rival_goes_on_in_its_place(scene, attemp
     assert len(s.legs) == 4 and not s.client.over, "no third attempt"
     assert [leg.cancelled for leg in s.legs[2:]] == [False, False]
     s.prefilled(1)
-    s.decoded(1, b"data: [DONE]\n\n", ended=True)
+    s.decoded(1, b"data: 1\n\ndata: [DONE]\n\n", ended=True)
     record = s.finish()
     assert (record.outcome, record.attempts) == (Outcome.SERVED, 2)
     assert s.books.retries == ["decode_unreachable"]
@@ -180,7 +180,7 @@ async def test_in_pull_mode_the_rivals_decode_waits_for_its_own_prefill(scene):
     assert [type(leg) for leg in s.legs] == [PrefillLeg, PrefillLeg]
     s.prefilled(1)
     assert isinstance(s.legs[2], DecodeLeg)
-    s.decoded(0, b"data: [DONE]\n\n", ended=True)
+    s.decoded(0, b"data: 1\n\ndata: [DONE]\n\n", ended=True)
     assert s.finish().attempts == 2 and s.router.hedges["won"] == 1
 
 
