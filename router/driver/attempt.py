@@ -174,7 +174,7 @@ class Attempt:
     def withholds(self, verdict: Verdict) -> bool:
         """True when decode's failure is to wait for prefill's answer, which may show that prefill is to blame.
 
-        A plain vLLM decode that is told of a prefill start that is over fails (500, or so in a stream) and tells nothing.
+        A plain vLLM decode that is told of a prefill start that is over answers 500, or that in a stream, and no more.
         """
         prefill = self._prefill
         if prefill is None or prefill.ended or not pushes_to_vllm(self.placement):

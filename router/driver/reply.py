@@ -11,7 +11,7 @@ from time import monotonic
 
 from router.contract.errors import Blame, LegBroken
 from router.core.lifecycle import Edge
-from router.core.opening import payload_of, first_event, tells_failure
+from router.core.opening import first_event, payload_of, tells_failure
 from router.core.tail import Tail, ended_well
 from router.driver.facts import Facts
 from router.driver.ports import ClientPort

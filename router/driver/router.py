@@ -90,8 +90,7 @@ class Router:
         """True when the fleet has learned from this answer of prefill's that the instance is another start now."""
         self._pools: dict[str, LegPool] = {}
         self._letting_in = False
-        self._turn = self._accrued = 0
-        self._further = 0  # of those that _turn counts, attempts that were not the first of their request
+        self._turn = self._accrued_turn = 0
         self._ids: list[str] = []
 
     def attach(self, ledger: LedgerPort | None, books: Books) -> None:
@@ -169,8 +168,7 @@ class Router:
         else:
             chosen = self.desk.choose(self.fleet, intake, self._turn, excluded)
         if self.explanations is not None:
-            out = excluded | self.health.shut
-            self.explanations.add(explain(self.fleet, intake, chosen, out, time()))
+            self.explanations.add(explain(self.fleet, intake, chosen, excluded | self.health.shut, time()))
         return chosen
 
     def _place_around(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
@@ -190,7 +188,7 @@ class Router:
         """True: one more attempt is within the budget, and paid for."""
         self._accrue()
         allowed = self.retries.take()
-        self._further += allowed
+        self._accrued_turn += allowed  # the attempt that follows is no further request
         self.retries_denied += not allowed
         return allowed
 
@@ -198,17 +196,16 @@ class Router:
         """True: a hedge is within its budget, and paid for."""
         self._accrue()
         allowed = self.hedging is not None and self.hedging.budget.take()
-        self._further += allowed
+        self._accrued_turn += allowed
         if not allowed:
             self.hedges["denied"] += 1
         return allowed
 
     def _accrue(self) -> None:
-        first, now = self._turn - self._further, monotonic()
-        num_requests, self._accrued = first - self._accrued, first
-        self.retries.accrue(num_requests, now)
+        turn, self._accrued_turn, now = self._accrued_turn, self._turn, monotonic()
+        self.retries.accrue(self._turn - turn, now)
         if self.hedging is not None:
-            self.hedging.budget.accrue(num_requests, now)
+            self.hedging.budget.accrue(self._turn - turn, now)
 
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome; it is counted and forgotten."""
@@ -237,11 +234,10 @@ class Router:
         """The tickets of all running requests will be in the ledger, which has lost them."""
         now = monotonic()
         for exchange in self.live:
+            left_s = max(exchange.total_at - now, 0.0)
             if exchange.placement is not None:
-                left_s = max(exchange.total_at - now, 0.0)
                 self.clerk.put((exchange.request_id, exchange.attempts, exchange.placement, left_s))
             if exchange.rival is not None:
-                left_s = max(exchange.total_at - now, 0.0)
                 self.clerk.put((exchange.request_id, exchange.rival.number, exchange.rival.placement, left_s))
 
     def mint(self) -> RequestId:

@@ -1,6 +1,6 @@
 import pytest
 
-from router.core.opening import payload_of, first_event, tells_failure
+from router.core.opening import first_event, payload_of, tells_failure
 
 TOKEN = b'data: {"id":"c","choices":[{"index":0,"text":"a"}]}'
 ERROR = b'{"error":{"message":"boom","code":500}}'
