@@ -11,7 +11,7 @@ import re
 import msgspec
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
+_PAYLOAD = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FAILED = re.compile(rb"(?:^|[\r\n])event: ?(?:error|response\.failed)(?:[\r\n]|$)")
 
 
@@ -26,12 +26,12 @@ _TOLD = msgspec.json.Decoder(_Told)
 
 def first_event(held: bytes) -> bytes | None:
     """The first event with data, without its end; None before it is whole."""
-    return next((block for block in _END.split(held)[:-1] if _DATA.search(block) is not None), None)
+    return next((block for block in _END.split(held)[:-1] if _PAYLOAD.search(block) is not None), None)
 
 
 def payload_of(event: bytes) -> bytes:
     """What the event's `data` lines say."""
-    return b"\n".join(_DATA.findall(event))
+    return b"\n".join(_PAYLOAD.findall(event))
 
 
 def tells_failure(event: bytes) -> bool:
