@@ -94,6 +94,7 @@ def _parse_shape(text: str) -> Shape:
     orders = {order.value.removesuffix("_first"): order for order in KVOrder}
     if name not in orders or (tokens and tokens not in ("4", "8", "16", "32", "64")):
         raise BadSettings(
-            f"--layouts: {text!r} is no layout; write block or layer, with /4, /8, /32 or /64 tokens a block."
+            f"--layouts: {text!r} is no layout; write block, layer or head_major, "
+            "with /4, /8, /32 or /64 tokens a block."
         )
     return Shape(orders[name], int(tokens or BLOCK_TOKENS))

@@ -28,16 +28,17 @@ def transfers(draw: st.DrawFn) -> tuple[list[Side], list[Side], int, int]:
     all_heads = 1 if latent else draw(st.sampled_from((1, 2, 3, 4, 8)))
     sizes = [size for size in (1, 2, 3, 4, 8) if latent or max(size, all_heads) % min(size, all_heads) == 0]
     dtype = draw(st.sampled_from(("float16", "float8_e4m3", "float8_e5m2")))
+    shapes = st.tuples(st.sampled_from((1, 2, 3, 4, 8, 16)), st.sampled_from(KVOrder))
+    one, other = draw(shapes), draw(shapes)
     engines = []
-    for _ in range(2):
-        block_tokens = draw(st.sampled_from((1, 2, 3, 4, 8, 16)))
+    for block_tokens, order in (one, draw(st.sampled_from((one, other)))):
         needed = -(-num_tokens // block_tokens)
-        num_blocks, order = needed + draw(st.integers(0, 3)), draw(st.sampled_from(KVOrder))
+        num_blocks = needed + draw(st.integers(0, 3))
         shape = layout(block_tokens, num_blocks, order, latent=latent, dtype=dtype)
         blocks = draw(st.permutations(range(num_blocks))) if draw(st.booleans()) else list(range(needed))
         ranks = ranks_of(shape, all_heads, draw(st.sampled_from(sizes)))
         engines.append([Side(rank, tuple(blocks[:needed])) for rank in ranks])
-    return engines[0], engines[1], draw(st.integers(0, num_tokens)), num_tokens
+    return engines[0], engines[1], draw(st.just(0) | st.integers(0, num_tokens)), num_tokens
 
 
 @settings(max_examples=120, deadline=None)
