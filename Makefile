@@ -131,7 +131,7 @@ dashboards: install  ## write the Grafana dashboards as their panels in deploy/d
 
 # Matplotlib draws what Prometheus answers; it is no part of the project's own environment.
 dashboards-test: install  ## rules and dashboards against a real Prometheus and a set-up under load; draws every panel
-	REQUIRE=promtool,redis,nixl,model $(BIN)/python -m pytest tests/deploy/test_alerts.py tests/real/e2e/test_dashboards.py
+	REQUIRE=promtool,redis,nixl,model $(BIN)/python -m pytest tests/deploy/test_alerts.py tests/real/e2e/up/test_dashboards.py
 	test -x .tandem/preview/bin/python || { $(PYTHON) -m venv .tandem/preview && .tandem/preview/bin/pip install matplotlib==3.11.2; }
 	$(BIN)/python -m tests.support.dashboard_show --folder .tandem/preview/pictures $(ARGS)
 	.tandem/preview/bin/python tests/support/dashboard_draw.py .tandem/preview/pictures

@@ -19,7 +19,7 @@ from tests.support.probes import PROBES, REDIS_URL_VARIABLE, required
 
 TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "rollout", "chaos", "bench")
 ROOT = Path(__file__).parent
-SHARE_UP = {f"tests/real/e2e/test_{name}.py" for name in ("bad_input", "dashboards", "openai_client")}
+SHARING = "tests/real/e2e/up"
 
 settings.register_profile("tandem", deadline=None, print_blob=True)
 settings.load_profile("tandem")
@@ -39,13 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # Any: xdist has no types
-    """Of tests run side by side, one worker has a file to itself, and one the files that share a `tandem up`."""
+    """Of tests run side by side, one worker has a file to itself, and one the folder that shares a `tandem up`."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = nodeid.partition("::")[0]
-            return "up" if file in SHARE_UP else file
+            return SHARING if file.startswith(SHARING) else file
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.up import Up, tandem_up
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with tandem_up(tmp_path_factory.mktemp("up"), "--kv-bytes", "300000000") as running:
         yield running
