@@ -92,8 +92,8 @@ async def rig(
     for engine in (*prefills, *decodes):
         prepare(engine)
     urls = [await engine.start() for engine in (*prefills, *decodes)]
-    # Probes would leave connections behind that a test does not expect.
-    settings = Settings(port=0, access_log=False, grace_s=1.0, probe_s=0.0)
+    # Probes would leave connections behind that a test does not expect; a busy machine may be slow to accept one.
+    settings = Settings(port=0, access_log=False, grace_s=1.0, probe_s=0.0, connect_s=20.0)
     if static:
         settings = replace(settings, prefill=tuple(urls[:num_prefill]), decode=tuple(urls[num_prefill:]))
     settings = check(replace(settings, **changes, **knowing(urls)))

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine_shim.engine.port import SamplingParams, TokensOut
+from engine_shim.engine.port import ExpertRankLoad, SamplingParams, TokensOut
 from engine_shim.serve.intake import Endpoint, Intake, Prompt, Wishes
 from engine_shim.serve.metrics import ShimMetrics
 from engine_shim.serve.usage import Tally
@@ -74,7 +75,10 @@ async def test_requests_and_tokens_are_counted(metrics):
     assert (read["prompt_tokens_total",], read["generation_tokens_total",]) == (2, 3)
 
 
-def test_every_metric_of_the_table_is_told_and_no_other(metrics):
+def test_every_metric_of_the_table_is_told_and_no_other(metrics, driver, monkeypatch):
+    ranks = (ExpertRankLoad(4, 0.5, 0.25, 2.0, 1.0, 70),)
+    with_ranks = replace(driver.engine_load(), expert_ranks=ranks)
+    monkeypatch.setattr(driver, "engine_load", lambda: with_ranks)
     table = files("engine_shim.serve").joinpath("README.md").read_text("utf-8")
     documented = {
         name: (kind, frozenset(labels.replace(" ", "").split(",")) - {""}) for name, kind, labels in ROW.findall(table)
