@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import Protocol, Self
+from typing import Protocol
 
 from router.contract.errors import Blame, LegBroken, LegError, LegTimeout, LegUnreachable
 from router.legs.connection import Connection, Headers
@@ -63,12 +63,6 @@ class Leg:
         else:
             self.connection = connection
             connection.send(self, request)
-
-    def once_more(self, owner: LegOwner) -> Self:
-        """A leg of another owner, with the same request on its way to the same engine."""
-        leg = type(self)(owner, self._pool)
-        leg.send(self._request)
-        return leg
 
     def cancel(self) -> None:
         """The engine sees its connection close; the owner hears nothing more."""

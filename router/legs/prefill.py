@@ -7,13 +7,14 @@ token, is set or left out. Everything else goes through untouched, known or not,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import msgspec
 from msgspec import Raw
 
 from router.contract.errors import Blame, LegBroken
 from router.legs.connection import Connection
-from router.legs.leg import Leg
+from router.legs.leg import Leg, LegOwner
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
@@ -31,6 +32,29 @@ _ABSENT = frozenset(
         "echo",
     }
 )
+_PROMPT = frozenset(
+    {
+        "model",
+        "prompt",
+        "suffix",
+        "messages",
+        "add_special_tokens",
+        "truncate_prompt_tokens",
+        "tools",
+        "tool_choice",
+        "documents",
+        "chat_template",
+        "chat_template_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "reasoning_effort",
+        "mm_processor_kwargs",
+        "cache_salt",
+    }
+)
+"""What a prompt is made of, in vLLM 0.32."""
+_SET = frozenset({"max_tokens", "max_completion_tokens", "stream", "kv_transfer_params"})
+"""What `prefill_body` says itself."""
 _ONE, _FALSE = Raw(b"1"), Raw(b"false")
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()
@@ -57,12 +81,26 @@ def prefill_body(body: bytes, params: bytes, known: Mapping[str, Raw] | None = N
     return _ENCODER.encode(fields)
 
 
+def bare_request(request: bytes) -> bytes:
+    """A prefill leg's request, less what has no part in the prompt: some of that may be what prefill fails of."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    fields = {name: value for name, value in _FIELDS.decode(body).items() if name in _PROMPT or name in _SET}
+    bare = _ENCODER.encode(fields)
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head.rpartition(b"content-length: ")[0], len(bare), bare)
+
+
 class PrefillLeg(Leg):
     """Collects the whole answer, then reports it once."""
 
     side = Blame.PREFILL
     _pieces: list[bytes] | None = None
     _size = 0
+
+    def once_more(self, owner: LegOwner) -> Self:
+        """A leg of another owner: the same prompt, under the same id, is on its way to the same engine."""
+        leg = type(self)(owner, self._pool)
+        leg.send(bare_request(self._request))
+        return leg
 
     def on_answer(self, connection: Connection, body: bytes, ended: bool) -> None:
         """Report the answer once it is whole."""

@@ -6,8 +6,9 @@ from router.contract.errors import LegBroken, PeerGone, TransferFailed
 from router.contract.instance import Mode, Role
 from router.legs import prefill
 from router.legs.hand_over import read_hand_over
+from router.legs.params import leg_request
 from router.legs.pool import LegPool, PoolLimits
-from router.legs.prefill import PrefillLeg, prefill_body
+from router.legs.prefill import PrefillLeg, bare_request, prefill_body
 from tests.support.instances import instance
 
 P0 = instance("p0", Role.PREFILL)
@@ -30,6 +31,16 @@ def test_prefill_computes_one_token_and_keeps_the_rest(fields, sent):
     raw = json.dumps({"model": "m"} | fields, ensure_ascii=False).encode()
     expected = {"model": "m", "stream": False, "kv_transfer_params": {"a": 1}} | sent
     assert json.loads(prefill_body(raw, b'{"a":1}')) == expected
+
+
+def test_once_more_only_the_prompt_is_asked_for():
+    fields = {"model": "m", "prompt": [1, 2], "structured_outputs": {"json": "bad"}, "top_k": 2**70, "n": 3, "x": 1}
+    pool = LegPool("http://h:1", PoolLimits())
+    made = [
+        leg_request(pool, b"/v1/completions", b"req-1.1", 5.0, b"traceparent: t\r\n", prefill_body(body, b'{"a":1}'))
+        for body in (json.dumps(fields, separators=(",", ":")).encode(), b'{"model":"m","prompt":[1,2]}')
+    ]
+    assert bare_request(made[0]) == bare_request(made[1]) == made[1]
 
 
 def test_values_are_not_re_encoded():
