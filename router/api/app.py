@@ -111,8 +111,8 @@ def _add_models(app: FastAPI, surface: Surface) -> None:
                 "object": "model",
                 "created": app.state.started_unix_s,
                 "owned_by": "tandem",
-                "root": pool.base,
-                "parent": pool.base if pool.base != pool.model else None,
+                "root": pool.owner,
+                "parent": pool.owner if pool.owner != pool.model else None,
                 "max_model_len": pool.max_context_tokens or None,
             }
             for name, pool in sorted(known.items())

@@ -75,12 +75,6 @@ class Pool:
     """The smallest of all members that tell it, since either leg may refuse a longer prompt; 0: nobody does."""
 
     @property
-    def base(self) -> str:
-        """The model that stands behind this name: itself, or that of a server which has the name besides (a LoRA)."""
-        own = [member.instance.model for member in self.members]
-        return self.model if self.model in own else own[0]
-
-    @property
     def serves(self) -> bool:
         """True when a request for the model can be placed."""
         return bool(self.pairings) or (self.only_both and bool(self.solos))

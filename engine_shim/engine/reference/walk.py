@@ -13,12 +13,8 @@ Walk: TypeAlias = Generator[None, None, torch.Tensor]
 
 def finish(walk: Walk) -> torch.Tensor:
     """What the walk gives, its pauses waited out."""
-    while True:
-        try:
-            next(walk)
-        except StopIteration as end:
-            result: torch.Tensor = end.value
-            return result
+    (result,) = in_turns([walk])
+    return result
 
 
 def in_turns(walks: list[Walk]) -> list[torch.Tensor]:

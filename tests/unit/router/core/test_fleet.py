@@ -124,7 +124,7 @@ def test_an_instance_is_in_the_pool_of_each_of_its_names_and_counted_once():
     folded = fleet(p0, d0)
     assert [name for name, pool in folded.pools.items() if pool.serves] == ["m", "a"]
     assert names(folded.members) == ["d0", "p0"]
-    assert [pool.base for pool in folded.pools.values()] == ["m", "m", "m"]
+    assert [pool.owner for pool in folded.pools.values()] == ["m", "m", "m"]
 
 
 def test_only_ranks_of_a_server_with_several_are_named_in_headers():
