@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,11 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield site
     site.link.close()
     site.listener.close()
+    # With the line cut they kill their process: before `os.kill` is the real one again, they must have done so.
+    for thread in threading.enumerate():
+        if thread.name in {"tandem-link", "tandem-line"}:
+            await asyncio.to_thread(thread.join, 20.0)
+            assert not thread.is_alive()
 
 
 async def test_a_copy_and_a_notice_travel_through_the_worker(site: Site) -> None:
