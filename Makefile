@@ -15,6 +15,9 @@ NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench tests/real/e2e/
 # Where `make test-vllm` keeps vLLM.
 VLLM ?= $(CURDIR)/.tandem/vllm
 
+# An environment that forbids compiled files would have every process compile torch anew: two seconds of CPU each.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
@@ -24,7 +27,7 @@ help:  ## list the targets
 
 install: $(STAMP)  ## make the virtual environment and install everything into it
 
-# Python compiles what it imports, which is a small part of what is installed.
+# Compiled when first imported, which is a small part of what is installed: see PYTHONDONTWRITEBYTECODE above.
 # torch first: when nixl comes first, pip resolves torch again and may take another build of it.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; install Python 3.11 or newer (Debian: apt-get install python3 python3-venv) or name one with PYTHON=." >&2; exit 2; }
