@@ -142,3 +142,11 @@ def test_a_storage_type_without_a_reader_is_refused(tmp_path):
     checkpoint._tensors["blk.1.ffn_down.weight"] = replace(at, kind=999)
     with pytest.raises(ModelUnusable, match="Q8_0"):
         read(checkpoint, "model.layers.1.mlp.down_proj.weight")
+
+
+def test_rows_that_end_inside_a_group_are_refused(tmp_path):
+    checkpoint = GGUFCheckpoint(write(tmp_path / "m.gguf"))
+    at = checkpoint._tensors["token_embd.weight"]
+    checkpoint._tensors["token_embd.weight"] = replace(at, kind=Kind.Q8_0)
+    with pytest.raises(ModelUnusable, match="rows of 48 values in groups of 32"):
+        read(checkpoint, "model.embed_tokens.weight")
