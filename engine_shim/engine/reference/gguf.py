@@ -89,7 +89,7 @@ class GGUFCheckpoint:
             kind = GGMLQuantizationType(at.kind)
             items_per_group, group_bytes = GGML_QUANT_SIZES[kind]
             if not at.sizes[0] or at.sizes[0] % items_per_group:
-                raise ValueError(f"rows of {at.sizes[0]} values in groups of {items_per_group}")  # noqa: TRY301
+                raise ValueError(f"rows of {at.sizes[0]} values in groups of {items_per_group}")
             num_bytes = int(np.prod(at.sizes)) // items_per_group * group_bytes
             stored = self._bytes[at.offset : at.offset + num_bytes]
             self._hash.update(f"{name} {kind.name}".encode())
