@@ -7,9 +7,11 @@ costs little, so that a benchmark measures the router and a test can place any f
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass, field, replace
 
+from router.api.acceptor import Acceptor
 from router.bench.mock_behaviour import Behaviour, Fault, Seen
 from router.bench.mock_connection import MockConnection
 from router.contract.ids import Epoch, InstanceId, engine_id_of
@@ -57,9 +59,15 @@ class MockEngine:
     async def start(self, port: int = 0) -> str:
         """Listening on loopback; returns the URL."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: MockConnection(self), "127.0.0.1", port, ssl=self.tls, backlog=BACKLOG
-        )
+        listener = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
+        listener.setblocking(False)
+        acceptor = Acceptor((listener,), self.tls)
+
+        def make_with_others() -> MockConnection:
+            acceptor.accept_waiting(lambda: MockConnection(self))
+            return MockConnection(self)
+
+        self._server = await loop.create_server(make_with_others, sock=listener, ssl=self.tls, backlog=BACKLOG)
         self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self.url
 

@@ -1,7 +1,8 @@
-"""Clerk: what is written down about requests, a moment later and many at once.
+"""Clerk: what is written down about requests, a moment later and a few at a time.
 
 Opening a ticket, counting a request and logging it cost about as much as placing it. Nobody waits for any of them, so
-while a request runs its facts are only put on a pile; the pile is worked off when it is high or after DELAY_S.
+while a request runs its facts are only put on a pile. DELAY_S later the pile is worked off, a slice in each turn of the
+event loop: whoever comes meanwhile waits for a slice, not for the pile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _UNTOLD = (0.0, 0.0)
 _NONE = (0, 0)
 
 DELAY_S = 0.02
-PILE = 64
+SLICE = 4
+"""Notes of one turn, at least; of a high pile an eighth, so that it never grows for long."""
 
 _Opening = tuple[RequestId, int, Placement, float]
 """Request id, attempt, placement, seconds until its deadline."""
@@ -59,21 +61,26 @@ class Clerk:
         self._unix_s = 0.0
 
     def put(self, note: _Opening | _Ending | Record | Exchange) -> None:
-        """The note (an exchange is one when it has its Outcome) will be worked off within DELAY_S."""
+        """The note (an exchange is one when it has its Outcome) will soon be worked off, from DELAY_S on."""
         self._pile.append(note)
-        if len(self._pile) >= PILE:
-            self.work_off()
-        elif not self._armed:
+        if not self._armed:
             self._armed = True
-            asyncio.get_running_loop().call_later(DELAY_S, self._on_delay)
+            asyncio.get_running_loop().call_later(DELAY_S, self._on_turn)
 
-    def _on_delay(self) -> None:
-        self._armed = False
-        self.work_off()
+    def _on_turn(self) -> None:
+        size = max(SLICE, len(self._pile) // 8)
+        pile, self._pile = self._pile[:size], self._pile[size:]
+        self._armed = bool(self._pile)
+        if self._armed:
+            asyncio.get_running_loop().call_soon(self._on_turn)
+        self._work_off(pile)
 
     def work_off(self) -> None:
         """Everything that has been put is in the ledger's queue and in the books."""
         pile, self._pile = self._pile, []
+        self._work_off(pile)
+
+    def _work_off(self, pile: list[_Opening | _Ending | Record | Exchange]) -> None:
         self._unix_s = time.time() - time.monotonic()
         for note in pile:
             if isinstance(note, Record):

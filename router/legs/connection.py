@@ -8,8 +8,8 @@ read are handed over as one bytes object, already de-chunked.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -22,8 +22,22 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_HEAD_BYTES = 64 * 1024
 
-_CHUNK = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7})\r\n")
-"""The size of a chunk that has neither extensions nor needless zeros, and is not the last (RFC 9112, 7.1)."""
+_CRLF = b"\r\n"
+
+
+@lru_cache(maxsize=4096)
+def _size_line(num_bytes: int) -> bytes:
+    """The first line of the one chunk that is so long with its framing, empty if there is none (RFC 9112, 7.1).
+
+    It has neither extensions nor needless zeros, and its chunk is not the last one, which is empty.
+    """
+    for digits in range(1, 9):
+        size = num_bytes - digits - 2 * len(_CRLF)
+        line = b"%x\r\n" % max(size, 0)
+        if size > 0 and len(line) == digits + len(_CRLF):
+            return line
+    return b""
+
 
 TakeChunk = Callable[[bytes, int], None]
 """Takes a whole chunk with its framing; its content begins at that offset and ends 2 bytes before the end."""
@@ -131,9 +145,9 @@ class Connection(asyncio.Protocol):
         """Parse one read, then tell the leg."""
         if self._between and self.take_chunk is not None:
             # Nothing of a whole chunk needs to be known here, and the parser stands between chunks before and after it.
-            size = _CHUNK.match(data)
-            if size is not None and int(size[1], 16) + size.end() + 2 == len(data) and data.endswith(b"\r\n"):
-                self.take_chunk(data, size.end())
+            line = _size_line(len(data))
+            if line and (data.startswith(line) or data[: len(line)].lower() == line) and data.endswith(_CRLF):
+                self.take_chunk(data, len(line))
                 return
         leg = self.leg
         if leg is None:

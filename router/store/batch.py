@@ -20,7 +20,7 @@ from router.store.story import pack_ticket
 Posted = tuple[float, Entry]
 """Monotonic seconds at which an entry was posted, and the entry."""
 
-MAX_ATTEMPTS = 256
+MAX_ATTEMPTS = 64
 """Attempts in one script call: Redis serves nobody else while it runs."""
 
 _Line = tuple[float, str, str, object] | tuple[float, str, str, object, int]
@@ -41,22 +41,28 @@ class Batch:
 def build_batches(namespace: str, posted: Iterable[Posted]) -> Iterator[Batch]:
     """The calls that carry these entries, oldest first; those of one attempt stay together and in order.
 
+    Most of the work of a call is done when it is asked for, so the event loop may go on with something else in between.
+
     Raises UnicodeEncodeError when an entry is not `encodable`.
     """
-    lines_of: dict[TransferId, list[_Line]] = {}
-    shards: dict[int, list[tuple[bytes, _Group]]] = {}
-    for posted_s, entry in posted:
-        transfer_id = entry.transfer_id
-        lines = lines_of.get(transfer_id)
-        if lines is None:
-            lines = lines_of[transfer_id] = []
-            request_id, attempt = request_of(transfer_id)
-            shard = keys.ledger_shard(request_id)
-            shards.setdefault(shard, []).append((request_id.encode(), (transfer_id, attempt, lines)))
-        lines.append(_line(posted_s, entry))
-    for shard, groups in shards.items():
-        for start in range(0, len(groups), MAX_ATTEMPTS):
-            yield _batch(namespace, shard, groups[start : start + MAX_ATTEMPTS])
+    posted_of: dict[TransferId, list[Posted]] = {}
+    shards: dict[int, list[tuple[bytes, TransferId, Attempt]]] = {}
+    for one in posted:
+        transfer_id = one[1].transfer_id
+        before = posted_of.get(transfer_id)
+        if before is not None:
+            before.append(one)
+            continue
+        posted_of[transfer_id] = [one]
+        request_id, attempt = request_of(transfer_id)
+        shards.setdefault(keys.ledger_shard(request_id), []).append((request_id.encode(), transfer_id, attempt))
+    for shard, attempts in shards.items():
+        for start in range(0, len(attempts), MAX_ATTEMPTS):
+            groups: list[tuple[bytes, _Group]] = []
+            for request, transfer_id, attempt in attempts[start : start + MAX_ATTEMPTS]:
+                lines = [_line(posted_s, entry) for posted_s, entry in posted_of[transfer_id]]
+                groups.append((request, (transfer_id, attempt, lines)))
+            yield _batch(namespace, shard, groups)
 
 
 def encodable(entry: Entry) -> bool:

@@ -24,8 +24,8 @@ from router.store.delivery import GRACE_S, POST, Delivery, Refused, Unwritten, W
 from router.store.scripts import read_script
 from router.store.story import read_story
 
-FLUSH_EVERY_S = 0.05
-"""One flush costs some 0.5 ms of CPU however few entries it carries."""
+FLUSH_EVERY_S = 0.1
+"""One flush costs some 0.4 ms of CPU however few entries it carries."""
 FIRST_BACK_OFF_S = 0.1
 MAX_BACK_OFF_S = 2.0
 CLOSE_WITHIN_S = 2.0
@@ -143,7 +143,8 @@ class Ledger:
         return count
 
     async def _deliver_all(self) -> None:
-        self._unsent += self._take()
+        if self._pending:
+            self._unsent += await self._take()
         while self._unsent:
             sent = self._unsent[:BATCHES_AT_ONCE]
             deliveries = await deliver(self._redis, self._writer, sent)
@@ -167,12 +168,20 @@ class Ledger:
             case _:
                 assert_never(delivery)
 
-    def _take(self) -> list[Batch]:
+    async def _take(self) -> list[Batch]:
+        """The calls for all entries so far, made in several turns of the event loop, since requests wait for it."""
         # One by one, since another thread may post meanwhile.
         posted = [self._pending.popleft() for _ in range(len(self._pending))]
+        batches = []
         try:
-            return list(build_batches(self._namespace, posted))
+            for batch in build_batches(self._namespace, posted):
+                batches.append(batch)
+                await asyncio.sleep(0)
         except UnicodeEncodeError:
             sound = [one for one in posted if encodable(one[1])]
             self.counts.rejected += len(posted) - len(sound)
             return list(build_batches(self._namespace, sound))
+        except asyncio.CancelledError:
+            self._pending.extendleft(reversed(posted))
+            raise
+        return batches

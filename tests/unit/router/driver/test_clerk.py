@@ -11,7 +11,7 @@ from router.core.lifecycle import Edge
 from router.core.placement import Placement
 from router.core.record import Record
 from router.driver import clerk as module
-from router.driver.clerk import Clerk
+from router.driver.clerk import SLICE, Clerk
 from router.driver.reply import Reply
 from tests.support.books import KeptBooks, KeptLedger
 from tests.support.clients import KeptClient
@@ -130,18 +130,35 @@ async def test_without_a_ledger_only_the_books_are_kept():
     assert len(books.records) == 1 and books.retries == ["x"]
 
 
-async def test_the_pile_is_worked_off_in_time_or_when_it_is_high(desk, monkeypatch):
+async def test_the_pile_is_worked_off_a_slice_in_each_turn_of_the_loop(desk, monkeypatch):
     clerk, ledger, _ = desk
-    monkeypatch.setattr(module, "DELAY_S", 0.01)
-    monkeypatch.setattr(module, "PILE", 3)
-    clerk.put((ID, 1, "a"))
-    clerk.put((ID, 2, "a"))
-    assert not ledger.entries
-    clerk.put((ID, 3, "a"))
-    assert len(ledger.entries) == 3
-    clerk.put((ID, 4, "a"))
-    while len(ledger.entries) < 4:
-        await asyncio.sleep(0.001)
+    monkeypatch.setattr(module, "DELAY_S", 0.0)
+    for number in range(3 * SLICE + 1):
+        clerk.put((ID, number, "a"))
+    seen = []
+    while len(ledger.entries) < 3 * SLICE + 1:
+        await asyncio.sleep(0)
+        if ledger.entries and (not seen or seen[-1] != len(ledger.entries)):
+            seen.append(len(ledger.entries))
+    assert seen == [SLICE, 2 * SLICE, 3 * SLICE, 3 * SLICE + 1], "others had a turn in between"
+    assert [entry.transfer_id for entry in ledger.entries] == [f"{ID}.{n}" for n in range(3 * SLICE + 1)], "in order"
+    clerk.put((ID, 99, "a"))
+    while len(ledger.entries) < 3 * SLICE + 2:
+        await asyncio.sleep(0)
+
+
+async def test_of_a_high_pile_more_is_worked_off_at_once(desk, monkeypatch):
+    clerk, ledger, _ = desk
+    monkeypatch.setattr(module, "DELAY_S", 0.0)
+    for number in range(80 * SLICE):
+        clerk.put((ID, number, "a"))
+    while not ledger.entries:
+        await asyncio.sleep(0)
+    assert len(ledger.entries) == 10 * SLICE
+    clerk.work_off()
+    assert len(ledger.entries) == 80 * SLICE
+    await asyncio.sleep(0)
+    assert len(ledger.entries) == 80 * SLICE
 
 
 async def test_an_answer_that_ends_with_the_finish_reason_error_has_failed(desk):

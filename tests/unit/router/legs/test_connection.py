@@ -216,6 +216,15 @@ def test_whole_chunks_pass_the_leg_by_and_the_end_does_not():
     assert [body for _, body, _ in second.answers] == [b"x", b"y"], "it is not the next leg's"
 
 
+@pytest.mark.parametrize("size", [1, 9, 15, 16, 17, 255, 256, 257, 4095, 4096, 70_000])
+def test_a_chunk_passes_by_whatever_its_size_and_however_its_digits_are_written(size):
+    connection, leg = passing()
+    reads = [chunk(b"a" * size), b"%X\r\n%b\r\n" % (size, b"b" * size)]
+    for read in reads:
+        connection.data_received(read)
+    assert leg.whole == reads and leg.content == b"first" + b"a" * size + b"b" * size
+
+
 @pytest.mark.parametrize(
     "read",
     [
@@ -224,6 +233,9 @@ def test_whole_chunks_pass_the_leg_by_and_the_end_does_not():
         b"0x5\r\nhello\r\n",
         b"5\r\nhello\r\n1\r\nx\r\n",
         b"5\r\nhello",
+        b"4\r\nhello\r\n",
+        b"10\r\n" + b"x" * 15 + b"\r\n",
+        b"0\r\n\r\n",
     ],
 )
 def test_only_a_chunk_in_its_plain_form_passes_by(read):

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,8 @@ from router.contract.instance import Mode
 from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 from router.store import keys
-from router.store.batch import Batch
+from router.store import ledger as module
+from router.store.batch import MAX_ATTEMPTS, Batch, Posted, build_batches
 from router.store.connection import connect
 from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES, Unwritten
 from router.store.ledger import Ledger, Walked
@@ -269,3 +271,29 @@ async def test_run_ends_when_it_is_cancelled(ledger: Ledger) -> None:
     with suppress(asyncio.CancelledError):
         await running
     assert running.cancelled()
+
+
+async def test_a_flush_lets_others_have_a_turn_between_its_calls_and_loses_nothing_when_it_is_stopped(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Batch] = []
+
+    def build(namespace: str, posted: Iterable[Posted]) -> Iterator[Batch]:
+        for batch in build_batches(namespace, posted):
+            made.append(batch)
+            yield batch
+
+    monkeypatch.setattr(module, "build_batches", build)
+    requests = [RequestId(f"req-{number}") for number in range(3 * MAX_ATTEMPTS)]
+    for request in requests:
+        ledger.post(Noted(transfer_id_of(request, Attempt(1)), "x"))
+    flushing = asyncio.create_task(ledger.flush())
+    while not made:
+        await asyncio.sleep(0)
+    assert len(made) == 1, "the others are not made in the same turn"
+    flushing.cancel()
+    with suppress(asyncio.CancelledError):
+        await flushing
+    await ledger.flush()
+    assert ledger.counts.written == len(requests)
+    assert [line.stage for line in await ledger.story(requests[-1])] == ["x"]
