@@ -8,6 +8,7 @@ from router.api.hints import Hints
 from router.contract.instance import Mode
 from router.core.aliases import read_aliases
 from router.core.explain import Explanations
+from router.core.late import LateChoice
 from router.core.placement import Rules
 from router.core.policy_table import AFFINE_NAMES, decode_policy, prefill_policy
 from router.settings import Settings
@@ -22,7 +23,8 @@ def build_rules(settings: Settings) -> Rules:
         decode_policy=decode_policy(settings.decode_policy),
         crossover_tokens=settings.crossover_tokens,
         decode_first=settings.decode_policy in AFFINE_NAMES,
-        learns="cost" in (settings.prefill_policy, settings.decode_policy),
+        learns="cost" in (settings.prefill_policy, settings.decode_policy) or settings.decode_lead_s > 0,
+        late=LateChoice(settings.decode_lead_s) if settings.decode_lead_s else None,
     )
 
 
@@ -33,6 +35,7 @@ def changed_rules(rules: Rules, settings: Settings, changed: frozenset[str]) -> 
         fresh,
         prefill_policy=fresh.prefill_policy if "prefill_policy" in changed else rules.prefill_policy,
         decode_policy=fresh.decode_policy if "decode_policy" in changed else rules.decode_policy,
+        late=fresh.late if "decode_lead_s" in changed else rules.late,
     )
 
 

@@ -71,6 +71,8 @@ class Settings:
     """power_of_two, least_loaded, least_tokens, round_robin, random, session, prefix or cost: who prefills."""
     decode_policy: str = "power_of_two"
     """The same names: who decodes."""
+    decode_lead_s: float = 0.0
+    """Seconds before prefill's expected end at which decode is chosen: it holds no blocks before; 0: at the start."""
     session_header: str = ""
     """Header that names a request's session, before session_id, prompt_cache_key and user of the body."""
     prefill_cancel: str = "anytime"
@@ -243,6 +245,8 @@ def check(settings: Settings) -> Settings:
         raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
     if settings.shared_budgets and not settings.store:
         raise BadSettings("shared_budgets needs --store, where replicas divide them.")
+    if settings.decode_lead_s and settings.mode not in ("push", "auto"):
+        raise BadSettings(f"decode_lead_s needs mode push or auto: in mode {settings.mode} decode holds nothing early.")
     if (settings.tls_key or settings.tls_client_ca) and not settings.tls_cert:
         raise BadSettings("tls_key and tls_client_ca need tls_cert, the certificate that clients are shown.")
     if settings.engine_cert_key and not settings.engine_cert:

@@ -13,12 +13,14 @@ from router.observe.families import counters, gauge
 MAX_NAMED = 64
 """Instances beyond so many that are not trusted are counted, not named."""
 
+LATE = ("ahead", "overtaken", "nobody")
+"""Before prefill's answer, because of it, or not at all."""
 HEDGED = ("sent", "won", "lost", "failed", "denied", "nobody")
 
 
 def health_metrics(router: Router) -> list[Metric]:
     """Breakers, rests and probes: how many instances are in each state, and which ones are not trusted."""
-    health = router.health
+    health, late = router.health, router.desk.rules.late
     states = {
         member.instance.instance_id: health.state_of(member.instance.instance_id) for member in router.fleet.members
     }
@@ -34,6 +36,7 @@ def health_metrics(router: Router) -> list[Metric]:
         gauge("tandem_instance_shut", "1 for each instance that is not closed", named, ("instance_id", "state")),
         counters("tandem_breaker_trips", "Breakers that opened", "of", dict(health.trips), ("instance", "pair")),
         counters("tandem_retries_denied", "Retries that were not made", "why", {"budget": router.retries_denied}),
+        counters("tandem_late_choices", "Decodes chosen late", "result", late.choices if late else {}, LATE),
         counters("tandem_hedges", "Second attempts beside late first ones", "result", router.hedges, HEDGED),
     ]
 

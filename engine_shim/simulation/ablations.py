@@ -55,6 +55,9 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard("hedge_needs_fresh_attempt", _I.WRITE_ONCE, "a hedge has a transfer id of its own"),
         Safeguard("hedge_loser_is_silenced", _I.WHOLE_STREAM, "of two attempts at once, the slower one is ended"),
         Safeguard("deferred_commit", _I.WHOLE_STREAM, "no byte reaches the client from an attempt that may be retried"),
+        Safeguard(
+            "overtaken_choice", _I.KEEPS_SERVING, "decode is chosen at the latest when prefill answers, due or not"
+        ),
         Safeguard("reaper", _I.NOTHING_HELD, "tickets of a dead router are ended by another"),
         Safeguard("kv_deadline", _I.BOUNDED_WAIT, "decode waits for KV only until a deadline"),
         Safeguard("registration_deadline", _I.BOUNDED_WAIT, "decode waits for seats only until a deadline"),

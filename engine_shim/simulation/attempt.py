@@ -46,16 +46,21 @@ class Attempt:
         self._legs: dict[Blame, Connection] = {}
         self._decode_runs = False
         """Decode's leg was sent, and its answer has not come to an end."""
-        self._burdens: dict[Blame, Burden] = {Blame.DECODE: placement.decode.burden}
-        if placement.prefill is not None:
-            self._burdens[Blame.PREFILL] = placement.prefill.burden
-        for burden in self._burdens.values():
-            burden.take(self._tokens)
+        self._burdens: dict[Blame, Burden] = {}
+        for side, member in ((Blame.PREFILL, placement.prefill), (Blame.DECODE, placement.decode)):
+            if member is not None:
+                self._take(side, member.burden)
 
     def __str__(self) -> str:
-        prefill = self.placement.prefill
-        names = [] if prefill is None else [prefill.instance.instance_id]
-        return f"{self.placement.mode} on {' and '.join([*names, self.placement.decode.instance.instance_id])}"
+        both = (self.placement.prefill, self.placement.decode)
+        names = [member.instance.instance_id for member in both if member is not None]
+        return f"{self.placement.mode} on {' and '.join(names)}"
+
+    def take_decode(self, placement: Placement) -> None:
+        """This is the placement from here on: its decode has been chosen, and is weighed down."""
+        assert placement.decode is not None
+        self.placement = placement
+        self._take(Blame.DECODE, placement.decode.burden)
 
     def send_prefill(self, left_s: float) -> None:
         """The prefill leg is on its way."""
@@ -65,8 +70,8 @@ class Attempt:
 
     def send_decode(self, left_s: float) -> None:
         """The decode leg is on its way."""
-        prefill = self.placement.prefill
-        assert prefill is not None and prefill.instance.kv is not None
+        prefill, decode = self.placement.prefill, self.placement.decode
+        assert prefill is not None and prefill.instance.kv is not None and decode is not None
         kv = prefill.instance.kv
         handoff = DecodeHandoff(
             self.transfer_id,
@@ -78,7 +83,7 @@ class Attempt:
         )
         call = LegCall(handoff, self._exchange.ask.prompt, left_s)
         self._decode_runs = True
-        self._send(Blame.DECODE, self.placement.decode.instance, call)
+        self._send(Blame.DECODE, decode.instance, call)
 
     def cancel(self, side: Blame) -> None:
         """This side sees its connection close."""
@@ -112,15 +117,17 @@ class Attempt:
         """
         if not fetched and self.placement.prefill is not None:
             self._take_back(self.placement.prefill.instance)
-        if self._decode_runs:
+        if self._decode_runs and self.placement.decode is not None:
             self._take_back(self.placement.decode.instance)
         for side in list(self._burdens):
             self._release(side)
 
     def instance_of(self, side: Blame) -> InstanceId:
-        """Who plays this role."""
+        """Who plays this role; before decode is chosen, prefill."""
         prefill, decode = self.placement.prefill, self.placement.decode
-        return (prefill if side is Blame.PREFILL and prefill is not None else decode).instance.instance_id
+        member = (prefill or decode) if side is Blame.PREFILL else (decode or prefill)
+        assert member is not None
+        return member.instance.instance_id
 
     def on_ended(self, side: Blame, error: LegError) -> None:
         """A leg has ended without a whole answer."""
@@ -154,6 +161,10 @@ class Attempt:
 
     def _take_back(self, instance: Instance) -> None:
         self._exchange.replica.take_back(instance, CancelCall(self.transfer_id, "taken_back"))
+
+    def _take(self, side: Blame, burden: Burden) -> None:
+        self._burdens[side] = burden
+        burden.take(self._tokens)
 
     def _release(self, side: Blame) -> None:
         burden = self._burdens.pop(side, None)

@@ -10,7 +10,7 @@ from engine_shim.simulation.messages import Ask, PrefillAnswer, Token
 from engine_shim.simulation.rival import Rival, give_up
 from router.contract.errors import Blame, TandemError
 from router.contract.ids import Attempt as AttemptNumber
-from router.contract.ids import InstanceId, RequestId, TransferId, request_of, transfer_id_of
+from router.contract.ids import Epoch, InstanceId, RequestId, TransferId, request_of, transfer_id_of
 from router.contract.ledger import Closed, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.intake import Endpoint, Intake
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from engine_shim.simulation.replica import Replica
 
 HEDGE_LOST = "hedge_lost"
+_NO_EPOCH = Epoch(0)
 
 
 class Attempts:
@@ -52,6 +53,9 @@ class Attempts:
     def _step(self, edge: Edge) -> None:
         raise NotImplementedError
 
+    def _fail(self, side: Blame, error: TandemError, blamed: Blame | None) -> None:
+        raise NotImplementedError
+
     def on_prefill_answer(self, attempt: Attempt, answer: PrefillAnswer) -> None:
         """See Sender, as the two below."""
         raise NotImplementedError
@@ -80,7 +84,33 @@ class Attempts:
         self._open(self._attempt)
         replica.scene.on_moment("placed", replica.name)
         self._node = START[chosen.mode]
-        self._step(Edge.PLACED)
+        if chosen.decode is not None:
+            self._step(Edge.PLACED)
+            return
+        replica.scene.timeline.timer(chosen.decode_after_s, replica, self._on_decode_due, self._attempt)
+        self._step(Edge.PLACED_LATE)
+
+    def _on_decode_due(self, attempt: Attempt) -> None:
+        """Prefill should be done soon, unless decode has been chosen or all is over by now."""
+        if self._attempt is attempt and attempt.placement.decode is None and not self._prefilled_at:
+            self._step(Edge.DECODE_DUE)
+
+    def _choose_decode(self) -> bool:
+        """True: decode has been chosen, late. False: nobody can take the prompt's KV, and the attempt has failed."""
+        attempt = self._attempt
+        assert attempt is not None
+        if self._prefilled_at and "overtaken_choice" in self.replica.scene.off:
+            return False
+        chosen = self.replica.complete(self.intake, attempt.placement, self._excluded)
+        if isinstance(chosen, Refusal):
+            self.replica.scene.counts["late: nobody"] += 1
+            self._fail(Blame.DECODE, chosen.error, None)
+            return False
+        self.replica.scene.counts["late: overtaken" if self._prefilled_at else "late: ahead"] += 1
+        attempt.take_decode(chosen)
+        self._open(attempt)
+        self.replica.scene.on_moment("decode chosen", self.replica.name)
+        return True
 
     def _next_id(self, safeguard: str) -> TransferId:
         """The transfer id of one more attempt; without the safeguard, that of the first."""
@@ -100,16 +130,16 @@ class Attempts:
                 self.replica.journal.post(Opened(self._ticket(attempt)))
 
     def _ticket(self, attempt: Attempt) -> Ticket:
-        prefill, decode = attempt.placement.prefill, attempt.placement.decode.instance
+        prefill, decode = attempt.placement.prefill, attempt.placement.decode
         request_id, number = request_of(attempt.transfer_id)
         return Ticket(
             request_id,
             number,
             attempt.placement.mode,
             None if prefill is None else prefill.instance.instance_id,
-            decode.epoch if prefill is None else prefill.instance.epoch,
-            decode.instance_id,
-            decode.epoch,
+            _NO_EPOCH if prefill is None else prefill.instance.epoch,
+            None if decode is None else decode.instance.instance_id,
+            _NO_EPOCH if decode is None else decode.instance.epoch,
             self.left_s,
             self.replica.owner,
         )
@@ -134,7 +164,10 @@ class Attempts:
         replica, first = self.replica, self._attempt
         if first is None or self._rival is not None or self._node.stand.client is not Client.WAITING:
             return
-        chosen = replica.place(self.intake, frozenset((first.instance_of(Blame.PREFILL),)))
+        excluded = frozenset((first.instance_of(Blame.PREFILL),))
+        chosen = replica.place(self.intake, excluded)
+        if isinstance(chosen, Placement) and chosen.decode is None:
+            chosen = replica.complete(self.intake, chosen, excluded)
         if isinstance(chosen, Placement):
             replica.scene.counts["hedges"] += 1
             self._rival = Rival(self, chosen, self._next_id("hedge_needs_fresh_attempt"), self._open)

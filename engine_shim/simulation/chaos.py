@@ -63,13 +63,14 @@ class Fault:
 
 def draw_chaos(rng: random.Random, hosts: Sequence[str]) -> tuple[list[Fault], Noise]:
     """The faults of one world, which may be none, and how unkind its network is while they last."""
-    faults = [_draw_fault(rng, hosts) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 3, 4)))]
+    faults = [draw_fault(rng, hosts) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 3, 4)))]
     if rng.random() < 0.4:
         return [*faults, rng.choice(_PLOTS)(rng, hosts)], Noise(lost=0.05, doubled=0.3, slow=0.5, failing=0.1)
     return faults, _draw_noise(rng)
 
 
-def _draw_fault(rng: random.Random, hosts: Sequence[str]) -> Fault:
+def draw_fault(rng: random.Random, hosts: Sequence[str]) -> Fault:
+    """One fault of any kind, anywhere."""
     host = rng.choice(hosts)
     return Fault(
         kind=rng.choice((FaultKind.KILL, FaultKind.KILL, FaultKind.STOP, FaultKind.STOP, *FaultKind)),
@@ -126,7 +127,7 @@ _PLOTS = (_deaf_engine, _quick_rebirth, _last_words, _unheard, _late_tag)
 
 def draw_chunk_faults(rng: random.Random, hosts: Sequence[str]) -> list[Fault]:
     """Faults that wait for chunks: nobody else's moment is as short, or comes as often."""
-    faults = [replace(_draw_fault(rng, hosts), moment=rng.choice(CHUNK_MOMENTS)) for _ in range(rng.choice((0, 1, 2)))]
+    faults = [replace(draw_fault(rng, hosts), moment=rng.choice(CHUNK_MOMENTS)) for _ in range(rng.choice((0, 1, 2)))]
     return [*faults, _deaf_in_the_middle(rng, hosts)] if rng.random() < 0.2 else faults
 
 

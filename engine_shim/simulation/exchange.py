@@ -126,7 +126,7 @@ class Exchange(Attempts):
         for effect in effects:
             _RUN[effect](self)
 
-    def _fail(self, side: Blame, error: TandemError, blamed: Blame) -> None:
+    def _fail(self, side: Blame, error: TandemError, blamed: Blame | None) -> None:
         attempt = self._attempt
         self.replica.tell(f"{side} leg failed: {error.code}", self.ask.request)
         if self._node.stand.client is Client.WAITING:
@@ -134,9 +134,9 @@ class Exchange(Attempts):
             left = self._attempts < self.replica.max_attempts and self.replica.scene.now < self._total_at
             left = left or self._rival is not None
             # An engine's 4xx is about the request itself.
-            retryable = error.retryable and not 400 <= error.http_status < 500
+            retryable = (error.retryable or blamed is None) and not 400 <= error.http_status < 500
             if retryable and left and attempt is not None:
-                self._excluded |= {attempt.instance_of(blamed)}
+                self._excluded |= frozenset() if blamed is None else {attempt.instance_of(blamed)}
                 self._step(_LOST[side])
                 return
         elif side is Blame.DECODE:
@@ -161,6 +161,8 @@ class Exchange(Attempts):
 
     def _send_decode(self) -> None:
         assert self._attempt is not None
+        if self._attempt.placement.decode is None and not self._choose_decode():
+            return
         self._attempt.send_decode(self._total_at - self.replica.scene.now)
 
     def _commit(self) -> None:

@@ -39,7 +39,7 @@ class Replica(Server):
         self.deadlines = Deadlines(pace.prefill_s, 0.0, pace.first_token_s, pace.next_token_s, 5.0, pace.total_s)
         self.journal = Journal(scene, self)
         self.live: dict[Connection, Exchange] = {}
-        self._desk = Desk(Rules(mode))
+        self._desk = Desk(Rules(mode, learns=scene.late is not None, late=scene.late))
         self._burdens = Burdens()
         self._fleet: Fleet = EMPTY
         self._named = False
@@ -62,6 +62,10 @@ class Replica(Server):
         """The instances for one attempt."""
         self._turn += 1
         return self._desk.choose(self._fleet, intake, self._turn, excluded)
+
+    def complete(self, intake: Intake, placement: Placement, excluded: frozenset[InstanceId]) -> Placement | Refusal:
+        """The placement with its decode, chosen late."""
+        return self._desk.complete(self._fleet, intake, placement, excluded)
 
     def close(self, exchange: Exchange) -> None:
         """The exchange has its Outcome."""

@@ -14,6 +14,7 @@ from engine_shim.simulation.network import Network
 from engine_shim.simulation.story import Invariant, Story, StoryLine, Violation
 from engine_shim.simulation.timeline import Timeline
 from router.contract.ids import TransferId
+from router.core.late import LateChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Scene:
     """Decode computes a prompt itself whose KV does not come."""
     hedge_after_s: float = inf
     """Routers ask a second pair when a prefill has not answered for so long."""
+    late: LateChoice | None = None
+    """When routers choose decode; None: with prefill."""
     memory: Memory = field(default_factory=Memory)
     story: Story = field(default_factory=Story)
     counts: Counter[str] = field(default_factory=Counter)

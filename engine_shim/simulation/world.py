@@ -22,6 +22,7 @@ from engine_shim.simulation.chaos import (
 from engine_shim.simulation.client import Client, End
 from engine_shim.simulation.copies import Copies
 from engine_shim.simulation.engine import BLOCK_TOKENS, Prompt
+from engine_shim.simulation.late import draw_late
 from engine_shim.simulation.messages import Ask
 from engine_shim.simulation.network import Network, Noise, Server
 from engine_shim.simulation.replica import Replica
@@ -47,6 +48,7 @@ CHUNKS = 0xA8000
 """Tells this source of chance from the world's own, so that worlds without chunks are what they were before."""
 LEAVES_AT_CHUNK = 0.04
 """How often a client leaves when a chunk of some prompt has been computed or written."""
+
 
 _LAYOUT = KVLayout(1, 1, 1, 16, 10, "float32")
 
@@ -93,6 +95,8 @@ class World:
         if self._chunks.random() < 0.5:
             self._draw_pushes()
             faults += draw_chunk_faults(self._chunks, ("store", *shims, *self._routers))
+        self.scene.late, more = draw_late(self.seed, self._mode, ("store", *shims, *self._routers))
+        faults += more
         for name in ("store", *shims, *self._routers):
             self._start(name)
         self._chaos = Chaos(faults, self._strike)

@@ -78,7 +78,7 @@ class OpenTicket:
     owner: str
     prefill: InstanceId | None
     prefill_epoch: Epoch
-    decode: InstanceId
+    decode: InstanceId | None
     decode_epoch: Epoch
     overdue_s: float
     """Seconds since its deadline; negative before."""

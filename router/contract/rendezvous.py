@@ -143,7 +143,8 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     mode: Mode
     prefill: InstanceId | None
     prefill_epoch: Epoch
-    decode: InstanceId
+    decode: InstanceId | None
+    """None as long as it is to be chosen late: the ticket is opened once more when it is."""
     decode_epoch: Epoch
     deadline_for_s: float
     """Seconds from opening until the reaper may call the attempt abandoned."""

@@ -56,6 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """Why this mode, or the refusal's error code."""
     prefill: str
     decode: str
+    """Empty as long as it is to be chosen late: that choice is explained by itself."""
     session: bool
     """The request has named a session."""
     candidates: tuple[Candidate, ...]
@@ -79,7 +80,7 @@ def explain(
         mode=placed.mode if placed is not None else "",
         reason=choice.reason if isinstance(choice, Placement) else choice.error.code,
         prefill=placed.prefill.instance.instance_id if placed is not None and placed.prefill is not None else "",
-        decode=placed.decode.instance.instance_id if placed is not None else "",
+        decode=placed.decode.instance.instance_id if placed is not None and placed.decode is not None else "",
         session=bytes(intake.session) not in UNNAMED,
         candidates=candidates,
     )
@@ -113,7 +114,8 @@ def _why_not(
         return "" if member.instance.role.decodes else "other_role"
     either = fleet.pools[model].either
     pairs = ((placed.prefill, member), (member, placed.decode))
-    return "" if either is not None and any(either.holds(*pair) for pair in pairs) else "no_pair"
+    holds = either is not None and any(two is not None and either.holds(one, two) for one, two in pairs)
+    return "" if holds else "no_pair"
 
 
 class Explanations:

@@ -84,6 +84,16 @@ class Pool:
         pushing = self.pairings.get(_PUSH)
         return _PUSH if pushing is not None and pushing.holds(prefill, decode) else _PULL
 
+    def takers(self, prefill: Member, mode: Mode) -> Roster:
+        """Decode instances that can take this prefill's KV cache now, though it may have left or drain by now."""
+        pairing = self.pairings.get(mode)
+        fed = pairing.decodes_of.get(prefill.instance.instance_id) if pairing is not None else None
+        if fed is not None:
+            return fed
+        taking = tuple(member for member in self.members if not member.instance.draining)
+        only = pair_up((prefill,), _of_role(taking, Role.DECODE), mode)
+        return only.decodes_of.get(prefill.instance.instance_id, Roster())
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:

@@ -154,12 +154,12 @@ class Health:
 
     def _around_pairs(self, choose: Choose, chosen: Placement, out: frozenset[InstanceId]) -> Placement:
         """Another pair when this one is apart: another decode first, then another prefill, else this one."""
-        if chosen.prefill is None or pair_of(chosen) not in self.apart:
+        if chosen.prefill is None or chosen.decode is None or pair_of(chosen) not in self.apart:
             return chosen
         prefill = chosen.prefill.instance.instance_id
         for more in (frozenset(decode for one, decode in self.apart if one == prefill), frozenset({prefill})):
             other = choose(out | more)
-            if isinstance(other, Placement) and (other.prefill is None or pair_of(other) not in self.apart):
+            if isinstance(other, Placement) and self.apart.isdisjoint(keys_of(other)):
                 return other
         return chosen
 
@@ -191,15 +191,15 @@ STATES = ("closed", "half_open", "open", "busy", "not_ready", "silent")
 
 def keys_of(placement: Placement) -> tuple[InstanceId | Pair, ...]:
     """All that a request on this placement tells something about."""
-    decode = placement.decode.instance.instance_id
-    if placement.prefill is None:
-        return (decode,)
-    return (placement.prefill.instance.instance_id, decode, pair_of(placement))
+    prefill, decode = placement.prefill, placement.decode
+    if prefill is None or decode is None:
+        return tuple(member.instance.instance_id for member in (prefill, decode) if member is not None)
+    return (prefill.instance.instance_id, decode.instance.instance_id, pair_of(placement))
 
 
 def pair_of(placement: Placement) -> Pair:
     """Prefill and decode of a placement that has both."""
-    assert placement.prefill is not None
+    assert placement.prefill is not None and placement.decode is not None
     return (placement.prefill.instance.instance_id, placement.decode.instance.instance_id)
 
 

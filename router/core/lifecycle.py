@@ -15,6 +15,9 @@ afterwards has nobody left to hear it. A retry is possible only while the client
 DECODE_LOST are failures for which the driver has found the means of another attempt (a retryable error, attempts and
 time left).
 
+In push mode decode leaves with prefill, or (PLACED_LATE) when its time has come: DECODE_DUE, or prefill's answer if
+that is sooner. A request that ends before has no decode leg.
+
 Prefill failing after decode streams changes nothing: decode's first byte proves that its KV cache is complete, and
 cutting a right answer would help nobody.
 """
@@ -79,6 +82,10 @@ class Edge(IntEnum):
     CLIENT_GONE = 10
     TIMED_OUT = 11
     """The request's total deadline has passed, or the router is going away."""
+    PLACED_LATE = 12
+    """Prefill is chosen; decode will be when prefill is nearly done."""
+    DECODE_DUE = 13
+    """Prefill should be done soon: decode's turn."""
 
 
 class Effect(IntEnum):
@@ -145,6 +152,16 @@ def _own(stand: Stand, edge: Edge) -> _Change | None:
         _X.DECODE_LOST: (decode.live and waiting, {"decode": _L.FAILED, "lost": True}, ()),
         _X.CLIENT_GONE: (open_, {"client": _C.GONE}, ()),
         _X.TIMED_OUT: (open_, {"client": _C.FAILED}, (_F.ANSWER if waiting else _F.BREAK,)),
+        _X.PLACED_LATE: (
+            waiting and unsent and stand.mode is Mode.PUSH,
+            {"prefill": _L.SENT},
+            (_F.SEND_PREFILL,),
+        ),
+        _X.DECODE_DUE: (
+            waiting and stand.mode is Mode.PUSH and prefill is _L.SENT and decode is _L.IDLE,
+            {"decode": _L.SENT},
+            (_F.SEND_DECODE,),
+        ),
     }
     legal, changes, effects = rows[edge]
     # Any: replace() takes field names that the row spells; each row is exercised when the closure is built.
@@ -164,9 +181,9 @@ def _joint(stand: Stand) -> _Change | None:
     waiting, broken = client is _C.WAITING, _L.FAILED in (prefill, decode)
     over, failed = client.over, client in (_C.FAILED, _C.GONE)
     rows: tuple[tuple[bool, dict[str, object], tuple[Effect, ...]], ...] = (
-        # Pull: decode leaves once prefill has said where its KV cache is.
+        # Pull: decode leaves once prefill has said where its KV cache is. Push: it should have left before.
         (
-            stand.mode is Mode.PULL and waiting and prefill is _L.DONE and decode is _L.IDLE,
+            stand.mode is not Mode.LOCAL and waiting and prefill is _L.DONE and decode is _L.IDLE,
             {"decode": _L.SENT},
             (_F.SEND_DECODE,),
         ),

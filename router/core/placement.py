@@ -2,11 +2,13 @@
 
 Both are chosen before anything is sent, because in push mode decode's leg names prefill's identity. Prefill is chosen
 first, then decode among those that prefill can feed; or the other way round, where decode's policy keeps affinity.
+Nothing of prefill's leg names decode, so with a LateChoice decode may be left open until it is needed: then `complete`
+chooses it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from router.contract.errors import NoDecode, TandemError
 from router.contract.ids import InstanceId
@@ -16,6 +18,7 @@ from router.core.abilities import able, unable
 from router.core.crossover import Crossover
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
+from router.core.late import LateChoice
 from router.core.pairs import Pairing
 from router.core.policies import Policy, power_of_two
 from router.core.prefix import PrefixAffinity
@@ -32,7 +35,7 @@ CROWDED = 8
 
 _SPLIT = frozenset({Mode.PUSH, Mode.PULL})
 _SERVED = Outcome.SERVED
-_LOCAL = Mode.LOCAL  # a member of an Enum is looked up by a Python call, a module's name is not
+_LOCAL, _PUSH = Mode.LOCAL, Mode.PUSH  # a member of an Enum is looked up by a Python call, a module's name is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,9 @@ class Rules:
     decode_first: bool = False
     """Decode is chosen before prefill, because its policy knows requests from before."""
     learns: bool = False
-    """A policy reckons with the pace of instances."""
+    """A policy, or the late choice, reckons with the pace of instances."""
+    late: LateChoice | None = None
+    """In push mode decode is chosen shortly before prefill's end; None: with prefill."""
 
 
 @dataclass(slots=True)
@@ -60,11 +65,14 @@ class Placement:
     mode: Mode
     prefill: Member | None
     """None in local mode."""
-    decode: Member
+    decode: Member | None
+    """None as long as it is to be chosen late."""
     reason: str
     """Why this mode: the configured one, or what made the request local."""
     ahead_tokens: int = 0
     """Prompt tokens that waited at prefill, less those of this request that it has; 0 where nobody learns from it."""
+    decode_after_s: float = 0.0
+    """Without decode: so many seconds after prefill's start it is to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +85,11 @@ class Refusal:
 class Desk:
     """Places requests by its Rules; `turn` feeds the policies."""
 
-    __slots__ = ("crossover", "rules")
+    __slots__ = ("_completed", "crossover", "rules")
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self._completed = 0
         self.crossover = Crossover(rules.crossover_tokens)
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
@@ -103,7 +112,31 @@ class Desk:
         if mode is None:
             mode = pool.mode_of(prefill, decode)
         ahead = weigh_tokens(prefill) - intake.kept_tokens if self.rules.learns else 0
-        return Placement(mode, prefill, decode, reason, ahead)
+        placement = Placement(mode, prefill, decode, reason, ahead)
+        if self.rules.late is not None and mode is _PUSH:
+            self._leave_open(placement, self.rules.late, intake.prompt_tokens)
+        return placement
+
+    def _leave_open(self, placement: Placement, late: LateChoice, tokens: int) -> None:
+        """Decode is to be chosen again when it is needed, unless that is at once."""
+        assert placement.prefill is not None
+        expected_s = placement.prefill.burden.pace.prefill.at(placement.ahead_tokens + tokens)
+        after_s = late.after_s(expected_s)
+        if after_s > 0.0:
+            placement.decode, placement.decode_after_s = None, after_s
+
+    def complete(
+        self, fleet: Fleet, intake: Intake, placement: Placement, excluded: frozenset[InstanceId]
+    ) -> Placement | Refusal:
+        """The same placement with a decode instance outside `excluded`, by the fleet as it is now."""
+        prefill, pool = placement.prefill, fleet.pools.get(intake.model) or _only(fleet, intake)
+        assert prefill is not None
+        takers = pool.takers(prefill, placement.mode) if pool is not None else Roster()
+        if not (left := _outside(excluded, takers)):
+            what = f"No decode instance is free for {intake.model!r} now that its prefill nears its end; try again."
+            return Refusal(NoDecode(what))
+        self._completed += 1
+        return replace(placement, decode=self._decode(left, intake, self._completed), decode_after_s=0.0)
 
     def serves(self, pool: Pool) -> bool:
         """True when an ordinary request for this model can be placed by these rules."""
@@ -211,9 +244,12 @@ class Desk:
             self.crossover.learn(tokens, record.content_s - record.sent_s, local=placement.mode is _LOCAL)
         prefill, decode = placement.prefill, placement.decode
         if prefill is not None and record.prefilled_s:
-            prefill.burden.pace.prefill.add(placement.ahead_tokens + tokens, record.prefilled_s - record.sent_s)
+            pace, waiting = prefill.burden.pace.prefill, placement.ahead_tokens + tokens
+            if self.rules.late is not None:
+                self.rules.late.learn(pace.at(waiting), record.prefilled_s - record.sent_s)
+            pace.add(waiting, record.prefilled_s - record.sent_s)
         steps = (record.completion_tokens or record.num_events) - 1
-        if record.content_s and steps > 0:
+        if decode is not None and record.content_s and steps > 0:
             decode.burden.pace.step.add(weigh_sequences(decode) + 1, (record.last_byte_s - record.content_s) / steps)
 
 

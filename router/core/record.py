@@ -82,10 +82,12 @@ class Record(msgspec.Struct, gc=False):
     """Attempts before the last one."""
     caller: str = ""
     """Name of the API key, or empty."""
+    chosen_s: float = 0.0
+    """Decode was chosen and its leg left, where that was later than prefill's; 0.0: both left together."""
 
 
 def rendezvous_of(record: Record) -> tuple[float, float, float]:
     """When decode's leg left, its seats were registered, and its KV cache was whole, as decode's shim tells it."""
-    sent_s = record.prefilled_s if record.mode == "pull" else record.sent_s
+    sent_s = record.chosen_s or (record.prefilled_s if record.mode == "pull" else record.sent_s)
     registered_s = sent_s + record.seats_s
     return sent_s, registered_s, registered_s + record.kv_s

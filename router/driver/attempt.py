@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame, PeerGone
-from router.contract.ids import InstanceId
 from router.contract.instance import EngineKind, Mode
 from router.core.burden import Burden
-from router.core.health import keys_of, pair_of
-from router.core.intake import Endpoint, Intake
-from router.core.record import Earlier
-from router.core.timing import Deadlines
+from router.core.health import keys_of
+from router.core.intake import Endpoint
 from router.core.trace import decode_span, prefill_span
 from router.driver.lease_guard import LeaseGuard, guard_lease
 from router.driver.leftover import Leftover
 from router.driver.mend import Mend, pushes_to_vllm, strands_seats
+from router.driver.ports import Sender
+from router.driver.regard import Regard
 from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Connection, Headers
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.hand_over import read_hand_over
-from router.legs.leg import LegOwner
 from router.legs.params import leg_request, prefill_params_json, push_params_json, with_waits
 from router.legs.prefill import PrefillLeg, prefill_body
 from router.legs.take_back import TakeBack, take_back_request
@@ -39,27 +39,14 @@ _VLLM = EngineKind.VLLM
 WRITE_S = 10.0  # so long after prefill's answer its WRITE has arrived, or does not come
 
 
-class Sender(LegOwner, Protocol):
-    """Whose attempt it is."""
-
-    @property
-    def intake(self) -> Intake:
-        """The request."""
-
-    @property
-    def deadlines(self) -> Deadlines:
-        """How long its phases may take."""
-
-    def prefilled_for_s(self) -> float:
-        """Seconds since prefill has answered well; 0.0 when it has not."""
-
-
-class Attempt:
+class Attempt(Regard):
     """The legs of one (request, attempt). Each instance is weighed down from here until its leg has ended."""
 
     _prefill: PrefillLeg | None = None
     _decode: DecodeLeg | None = None
     _prefill_burden: Burden | None = None
+    _decode_burden: Burden | None = None
+    _decode_timer: asyncio.TimerHandle | None = None
     _broke_down = False
     """Prefill has answered that it cannot."""
     _lease_guard: LeaseGuard | None = None
@@ -76,13 +63,33 @@ class Attempt:
         self._exchange = exchange
         self._transfer_id = transfer_id.encode("ascii")
         self._tokens = tokens = exchange.intake.prompt_tokens
-        self._decode_burden: Burden | None = placement.decode.burden
-        self._decode_burden.take(tokens)
+        if placement.decode is not None:
+            self._decode_burden = placement.decode.burden
+            self._decode_burden.take(tokens)
         if placement.prefill is not None:
             self._prefill_burden = placement.prefill.burden
             self._prefill_burden.take(tokens)
         if router.health.alert:
             router.health.take_canary(keys_of(placement), self)
+
+    def defer_decode(self, on_due: Callable[[], None]) -> None:
+        """Decode is not chosen yet: `on_due` is called when it is time, unless `take_decode` or the end comes first."""
+        self._decode_timer = asyncio.get_running_loop().call_later(self.placement.decode_after_s, on_due)
+
+    def take_decode(self, placement: Placement) -> None:
+        """This is the placement from here on: its decode has been chosen, and is weighed down."""
+        assert placement.decode is not None
+        self.placement = placement
+        self._decode_burden = placement.decode.burden
+        self._decode_burden.take(self._tokens)
+        self._stop_timer()
+        if self._router.health.alert:
+            self._router.health.take_canary(keys_of(placement), self)
+
+    def _stop_timer(self) -> None:
+        if self._decode_timer is not None:
+            self._decode_timer.cancel()
+            self._decode_timer = None
 
     def send_prefill(self, left_s: float) -> None:
         """The prefill leg is on its way; `left_s` seconds of the request's deadline are left.
@@ -106,6 +113,7 @@ class Attempt:
         """The decode leg is on its way. `handed_over` is prefill's kv_transfer_params in pull mode, else empty."""
         placement, intake, transfer_id = self.placement, self._exchange.intake, self._transfer_id
         body, deadlines = intake.body, self._exchange.deadlines
+        assert placement.decode is not None
         if placement.mode is _PUSH:
             assert placement.prefill is not None and placement.prefill.instance.kv is not None
             handed_over = push_params_json(transfer_id, placement.prefill.instance.kv)
@@ -117,6 +125,8 @@ class Attempt:
         leg.send(
             leg_request(pool, _PATHS[intake.endpoint], transfer_id, left_s, lines + self._trace(decode=True), body)
         )
+        if self._prefill is not None and self._prefill.ended:
+            self._guard_lease()
 
     def _trace(self, *, decode: bool) -> bytes:
         """The header lines that place a leg in its trace."""
@@ -124,10 +134,6 @@ class Attempt:
         if intake.traced is None:
             return intake.trace
         return intake.traced.lines(decode_span(self._number) if decode else prefill_span(self._number))
-
-    @property
-    def _number(self) -> int:
-        return int(self._transfer_id.rpartition(b".")[2])
 
     @property
     def decode_connection(self) -> Connection | None:
@@ -207,12 +213,19 @@ class Attempt:
             return judge(_PREFILL, status, headers, body)
         handed_over = read_hand_over(body, prefill.instance, self.placement.mode)
         if isinstance(handed_over, bytes):
-            if prefill.instance.engine is _VLLM and pushes_to_vllm(self.placement) and self._prefill and self._decode:
-                self._lease_guard = guard_lease(self._router, prefill.instance, (self._prefill, self._decode))
+            self._guard_lease()
             return handed_over
         blamed = self._router.blame(handed_over, prefill.instance, body)
         mark = Mark.NONE if isinstance(handed_over, PeerGone) else Mark.INSTANCE
         return Verdict(handed_over, None, handed_over.retryable, blamed, mark)
+
+    def _guard_lease(self) -> None:
+        """Prefill has answered and decode's leg is on its way: a plain prefill's lease is running."""
+        prefill = self.placement.prefill
+        if prefill is None or prefill.instance.engine is not _VLLM or not pushes_to_vllm(self.placement):
+            return
+        if self._prefill is not None and self._decode is not None:
+            self._lease_guard = guard_lease(self._router, prefill.instance, (self._prefill, self._decode))
 
     def hand_to(self, exchange: Sender) -> None:
         """The legs report to this one from here on."""
@@ -247,54 +260,15 @@ class Attempt:
         not come to its end, since a connection that was closed here may be half-open there.
         """
         placement, decode = self.placement, self._decode
+        self._stop_timer()
         if self._lease_guard is not None:
             self._lease_guard.stop()
         if not fetched and placement.prefill is not None:
             self._take_back(placement.prefill)
             self._mend()
-        if decode is not None and not decode.ended:
+        if decode is not None and not decode.ended and placement.decode is not None:
             self._take_back(placement.decode)
         self._release_decode()
         self.release_prefill()
         if self._router.health.alert:
             self._router.health.release(self)
-
-    def blame(self, verdict: Verdict) -> None:
-        """The failure is held against whoever is at fault; a client that allows less than others proves nothing."""
-        health, now = self._router.health, monotonic()
-        ours, others, intake = self._exchange.deadlines, self._router.deadlines, self._exchange.intake
-        if ours is not others and ours.hurries(verdict.error.code, others, self._tokens, intake.max_tokens):
-            return
-        if verdict.mark is Mark.BUSY:
-            health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)
-        elif verdict.mark is Mark.PAIR and self.placement.prefill is not None:
-            health.fail(pair_of(self.placement), self._sent_at, now)
-        elif verdict.mark is Mark.INSTANCE:
-            health.fail(self.instance_of(verdict.blamed), self._sent_at, now)
-
-    def praise_prefill(self) -> None:
-        """Prefill has done what it was asked for."""
-        self._router.health.succeed((self.instance_of(_PREFILL),), self._sent_at, monotonic())
-
-    def praise(self, *, ended: bool) -> None:
-        """Decode's good answer has begun or, with `ended`, is complete; so the hand-over was good as well."""
-        health, keys = self._router.health, keys_of(self.placement)
-        if ended:
-            health.succeed(keys, self._sent_at, monotonic())
-        else:
-            health.begin_answer(keys, self._sent_at, monotonic())
-
-    def remembered(self, sent_s: float, ended_s: float, code: str) -> Earlier:
-        """What outlives an attempt that another one follows; times as in Record."""
-        prefill, decode = self.placement.prefill, self.placement.decode
-        name = prefill.instance.instance_id if prefill is not None else ""
-        return Earlier(self._number, name, decode.instance.instance_id, sent_s, ended_s, code)
-
-    def avoided(self, blamed: Blame) -> frozenset[InstanceId]:
-        """Whom another attempt should not meet again: who plays the blamed role, or nobody."""
-        return frozenset() if blamed is _ROUTER else frozenset((self.instance_of(blamed),))
-
-    def instance_of(self, side: Blame) -> InstanceId:
-        """Who plays this role; decode in local mode, where it plays both."""
-        prefill, decode = self.placement.prefill, self.placement.decode
-        return (prefill if side is _PREFILL and prefill is not None else decode).instance.instance_id

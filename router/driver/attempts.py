@@ -10,10 +10,11 @@ from router.contract.ids import InstanceId, RequestId
 from router.contract.instance import Mode
 from router.core.intake import Intake
 from router.core.lifecycle import START, Client, Edge, Node
-from router.core.placement import Refusal
+from router.core.placement import Placement, Refusal
 from router.core.timing import Deadlines
 from router.driver.attempt import Attempt
 from router.driver.facts import HEDGE_LOST, Facts
+from router.driver.late import complete
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
 from router.driver.rival import Rival, give_up
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _WAITING = Client.WAITING
 _PLACED, _REFUSED, _ROUTER, _PREFILL, _LOCAL = Edge.PLACED, Edge.REFUSED, Blame.ROUTER, Blame.PREFILL, Mode.LOCAL
+_PLACED_LATE, _DECODE_DUE, _DECODE = Edge.PLACED_LATE, Edge.DECODE_DUE, Blame.DECODE
 
 
 class Attempts(Facts):
@@ -55,6 +57,9 @@ class Attempts(Facts):
     # What an Exchange does.
 
     def _step(self, edge: Edge) -> None:
+        raise NotImplementedError
+
+    def _fail(self, side: Blame, verdict: Verdict) -> None:
         raise NotImplementedError
 
     def on_prefill_answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -92,10 +97,36 @@ class Attempts(Facts):
         router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
         self._attempt = Attempt(router, self, chosen, f"{self.request_id}.{self.attempts}", now)
         self._node = START[chosen.mode]
+        if chosen.decode is None:
+            self._attempt.defer_decode(self._on_decode_due)
         if router.hedging is not None and chosen.prefill is not None:
             self.hedge_at = now + router.hedging.late_after_s(self.intake.prompt_tokens)
             self._be_due(self.hedge_at)
-        self._step(_PLACED)
+        self._step(_PLACED if chosen.decode is not None else _PLACED_LATE)
+
+    def _on_decode_due(self) -> None:
+        self._step(_DECODE_DUE)
+
+    def _choose_decode(self) -> bool:
+        """True: decode has been chosen, late. False: nobody can take the prompt's KV, and the attempt has failed.
+
+        Another attempt may fare better, on a prefill that others can take from.
+        """
+        attempt, placement = self._attempt, self.placement
+        assert attempt is not None and placement is not None
+        chosen = complete(self.router, self.intake, placement, self._excluded)
+        late = self.router.desk.rules.late
+        if late is not None:
+            late.choices["nobody" if isinstance(chosen, Refusal) else "overtaken" if self.prefilled_s else "ahead"] += 1
+        if isinstance(chosen, Refusal):
+            self._fail(_DECODE, Verdict(self.router.why_refused(chosen), None, True, _ROUTER))
+            return False
+        now = monotonic()
+        self.chosen_s = now - self.arrived_at
+        self.placement = chosen
+        attempt.take_decode(chosen)
+        self.router.clerk.put((self.request_id, self.attempts, chosen, self.total_at - now))
+        return True
 
     def _may_retry(self) -> bool:
         """True: attempts and time are left, and the retry is paid for."""
@@ -110,7 +141,7 @@ class Attempts(Facts):
         self._attempt = None
         self.router.clerk.put((self.request_id, self.attempts, code))
         self.reply = Reply(self.client)
-        self.prefilled_s = 0.0
+        self.prefilled_s = self.chosen_s = 0.0
         self._handed_over = b""
         if self.rival is not None:
             self.adopt(self.rival)
@@ -128,7 +159,10 @@ class Attempts(Facts):
             return
         if router.hedging is None or first is None or self.rival is not None or not router.may_hedge():
             return
-        chosen = router.place(self.intake, first.avoided(_PREFILL))
+        excluded = first.avoided(_PREFILL)
+        chosen = router.place(self.intake, excluded)
+        if isinstance(chosen, Placement) and chosen.decode is None:
+            chosen = complete(router, self.intake, chosen, excluded)
         if isinstance(chosen, Refusal) or chosen.mode is _LOCAL:
             router.hedges["nobody"] += 1
             return
@@ -153,7 +187,7 @@ class Attempts(Facts):
         """The rival's attempt is the one of the request; the one before it has ended."""
         self.rival = None
         self.placement, self.attempts = rival.placement, rival.number
-        self.sent_s = rival.sent_at - self.arrived_at
+        self.sent_s, self.chosen_s = rival.sent_at - self.arrived_at, 0.0
         self.prefilled_s = rival.prefilled_at - self.arrived_at if rival.prefilled_at else 0.0
         self.reply, self._node, self._handed_over = rival.reply, rival.node, rival.handed_over
         self._attempt = rival.attempt

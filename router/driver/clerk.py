@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from router.contract.ids import Attempt, RequestId, transfer_id_of
+from router.contract.ids import Attempt, Epoch, RequestId, transfer_id_of
 from router.contract.ledger import Closed, Course, Opened, Outcome
 from router.contract.rendezvous import Ticket
 from router.core.placement import Placement
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SERVED = Outcome.SERVED
 _UNTOLD = (0.0, 0.0)
 _NONE = (0, 0)
+_NO_EPOCH = Epoch(0)
 
 DELAY_S = 0.02
 SLICE = 4
@@ -96,15 +97,16 @@ class Clerk:
         self, ledger: LedgerPort, request_id: RequestId, attempt: int, placement: Placement, left_s: float
     ) -> None:
         prefill = placement.prefill.instance if placement.prefill is not None else None
-        decode = placement.decode.instance
+        decode = placement.decode.instance if placement.decode is not None else None
+        decode_epoch = decode.epoch if decode is not None else _NO_EPOCH
         ticket = Ticket(
             request_id,
             Attempt(attempt),
             placement.mode,
             None if prefill is None else prefill.instance_id,
-            decode.epoch if prefill is None else prefill.epoch,
-            decode.instance_id,
-            decode.epoch,
+            prefill.epoch if prefill is not None else decode_epoch,
+            decode.instance_id if decode is not None else None,
+            decode_epoch,
             left_s,
             self._owner,
         )
@@ -135,6 +137,7 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
     if outcome is _SERVED and tells_error(tail):
         outcome, code = Outcome.FAILED, "engine_error"
     prefill = placement.prefill if placement is not None else None
+    decode = placement.decode if placement is not None else None
     answered = exchange.first_byte_s > 0.0
     seats_s, kv_s = read_timing(reply.engine_headers or []) if prefill is not None else _UNTOLD
     arrived_at = exchange.arrived_at
@@ -154,7 +157,7 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
         placement.mode if placement is not None else "",
         placement.reason if placement is not None else "",
         prefill.instance.instance_id if prefill is not None else "",
-        placement.decode.instance.instance_id if placement is not None else "",
+        decode.instance.instance_id if decode is not None else "",
         exchange.attempts,
         exchange.door_s,
         exchange.queued_s,
@@ -179,6 +182,7 @@ def _record(exchange: Exchange, unix_s: float) -> Record:
         traced.parent_id if traced is not None else "",
         exchange.earlier,
         caller=intake.caller,
+        chosen_s=exchange.chosen_s,
     )
 
 

@@ -205,6 +205,10 @@ class Exchange(Attempts):
     def _send_decode(self) -> None:
         assert self._attempt is not None
         since_s = self.prefilled_s or self.sent_s
+        if self._attempt.placement.decode is None:
+            if not self._choose_decode():
+                return
+            since_s = self.chosen_s
         self._attempt.send_decode(self.total_at - self.arrived_at - since_s, self._handed_over)
 
     def _commit(self) -> None:

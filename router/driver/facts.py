@@ -29,6 +29,8 @@ class Facts:
     placed_s = 0.0
     """All that could be sent of the first attempt had been sent."""
     sent_s = 0.0
+    chosen_s = 0.0
+    """Decode's leg left, where it was chosen late."""
     prefilled_s = 0.0
     first_byte_s = 0.0
     """The first body byte of a good answer arrived from decode."""

@@ -38,7 +38,8 @@ _PUSH, _VLLM = Mode.PUSH, EngineKind.VLLM
 
 def pushes_to_vllm(placement: Placement) -> bool:
     """True where decode is a stock vLLM that waits for a WRITE."""
-    return placement.mode is _PUSH and placement.decode.instance.engine is _VLLM
+    decode = placement.decode
+    return placement.mode is _PUSH and decode is not None and decode.instance.engine is _VLLM
 
 
 def strands_seats(placement: Placement, decode: DecodeLeg | None) -> bool:
@@ -104,7 +105,7 @@ class Mend:
         self._lose()
 
     def _lose(self) -> None:
-        decode = self._placement.decode.instance.instance_id
+        decode = self._placement.decode.instance.instance_id if self._placement.decode is not None else ""
         LOG.error("instance %s keeps blocks that nobody will write; it needs a restart to get them back", decode)
         self._end(LOST)
 

@@ -7,10 +7,13 @@ from typing import Protocol
 
 from router.contract.errors import TandemError
 from router.contract.ledger import Entry
+from router.core.intake import Intake
 from router.core.record import Record
 from router.core.tail import Tail
+from router.core.timing import Deadlines
 from router.legs.answer import Answer
 from router.legs.connection import Headers
+from router.legs.leg import LegOwner
 
 
 class ClientPort(Protocol):
@@ -56,3 +59,18 @@ class Books(Protocol):
 
     def count_retry(self, reason: str) -> None:
         """A request goes into another attempt because of this error code."""
+
+
+class Sender(LegOwner, Protocol):
+    """Whose attempt it is."""
+
+    @property
+    def intake(self) -> Intake:
+        """The request."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long its phases may take."""
+
+    def prefilled_for_s(self) -> float:
+        """Seconds since prefill has answered well; 0.0 when it has not."""

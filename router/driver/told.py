@@ -29,7 +29,7 @@ def told_headers(facts: Facts, engine_headers: Headers, answered_s: float) -> He
         "x-tandem-mode": placement.mode,
         "x-tandem-reason": placement.reason,
         "x-tandem-prefill": prefill,
-        "x-tandem-decode": placement.decode.instance.instance_id,
+        "x-tandem-decode": placement.decode.instance.instance_id if placement.decode is not None else "",
         "x-tandem-attempt": str(facts.attempts),
         "server-timing": timing,
     }

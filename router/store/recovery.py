@@ -31,7 +31,7 @@ _RENEW = read_script("clock", "renew")
 _REAP = read_script("clock", "reap")
 
 _RECORD = msgspec.msgpack.Decoder(tuple[str, str, int, str, int, int])
-"""(owner, prefill or "", its epoch, decode, its epoch, deadline in ms), as `lua/post.lua` packs it."""
+"""(owner, prefill or "", its epoch, decode or "", its epoch, deadline in ms), as `lua/post.lua` packs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _ticket(transfer_id: bytes, record: bytes, now_ms: int) -> OpenTicket | None
         owner,
         InstanceId(prefill) if prefill else None,
         Epoch(prefill_epoch),
-        InstanceId(decode),
+        InstanceId(decode) if decode else None,
         Epoch(decode_epoch),
         (now_ms - deadline_ms) / 1000,
     )

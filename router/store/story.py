@@ -16,7 +16,7 @@ LINE_FIELD = b"#"
 """A request's hash keeps its lines in fields that begin so."""
 
 PackedTicket = tuple[str, str, int, str, int, float, str]
-"""(mode, prefill or "", its epoch, decode, its epoch, deadline_for_s, owner)"""
+"""(mode, prefill or "", its epoch, decode or "", its epoch, deadline_for_s, owner)"""
 
 _PackedNote = tuple[str | int | float, ...]
 _Packed = tuple[int, int, float, int, str, str, str | _PackedNote, str, str, str]
@@ -31,7 +31,7 @@ def pack_ticket(ticket: Ticket) -> PackedTicket:
         str(ticket.mode),
         ticket.prefill or "",
         ticket.prefill_epoch,
-        ticket.decode,
+        ticket.decode or "",
         ticket.decode_epoch,
         ticket.deadline_for_s,
         ticket.owner,
@@ -80,7 +80,8 @@ def _placement(note: _PackedNote) -> str:
     packed = msgspec.convert(note, PackedTicket)
     mode, prefill, prefill_epoch, decode, decode_epoch, deadline_for_s, owner = packed
     source = f"{prefill}@{prefill_epoch} -> " if prefill else ""
-    return f"{mode} {source}{decode}@{decode_epoch}, {deadline_for_s:g} s, by {owner}"
+    target = f"{decode}@{decode_epoch}" if decode else "decode to be chosen"
+    return f"{mode} {source}{target}, {deadline_for_s:g} s, by {owner}"
 
 
 def _course(note: _PackedNote) -> str:

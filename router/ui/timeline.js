@@ -52,8 +52,8 @@ function addLegs(record, lanes, span) {
     if (record.prefilled_s) lane.marks.push({ at: record.prefilled_s, label: "prefill done" });
     lanes.push(lane);
   }
-  const lane = { name: `decode ${record.decode}`, spans: [], marks: [] };
-  const sent = record.mode === "pull" ? record.prefilled_s || end : record.sent_s;
+  const lane = { name: `decode ${record.decode || "(not chosen)"}`, spans: [], marks: [] };
+  const sent = record.chosen_s ? record.chosen_s : record.mode === "pull" ? record.prefilled_s || end : record.sent_s;
   if (record.seats_s || record.kv_s) {
     const seated = sent + record.seats_s, ready = seated + record.kv_s;
     const met = Math.min(ready, Math.max(seated, record.prefilled_s));

@@ -204,3 +204,17 @@ def test_an_order_of_a_mode_that_there_is_not_changes_nothing(governed):
     governor, router, drained = governed
     governor.orders._take({"mode": "sideways", "drain p0": "1"})
     assert router.desk.rules.mode == BASE.mode and drained == [frozenset({"p0"})]
+
+
+def test_whether_decode_is_chosen_late_changes_while_it_runs_and_what_was_learned_stays(governed):
+    governor, router, _ = governed
+    assert router.desk.rules.late is None and not router.desk.rules.learns
+    governor.change(replace(BASE, decode_lead_s=0.1))
+    late = router.desk.rules.late
+    assert late.after_s(2.0) == 0.9 and router.desk.rules.learns and router.clerk.learn is not None
+    governor.change(replace(BASE, decode_lead_s=0.1, local_below_chars=9))
+    assert router.desk.rules.late is late
+    governor.change(replace(BASE, decode_lead_s=0.3, local_below_chars=9))
+    assert router.desk.rules.late.after_s(2.0) == 0.7
+    governor.change(BASE)
+    assert router.desk.rules.late is None and not router.desk.rules.learns

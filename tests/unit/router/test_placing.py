@@ -9,7 +9,12 @@ def test_auto_is_no_fixed_mode_and_the_cost_policies_learn():
     assert (auto.mode, auto.crossover_tokens, auto.learns) == (None, 9, True)
     assert isinstance(auto.prefill_policy, LeastPrefill)
     plain = build_rules(Settings(mode="pull"))
-    assert (plain.mode, plain.learns) == (Mode.PULL, False)
+    assert (plain.mode, plain.learns, plain.late) == (Mode.PULL, False, None)
+
+
+def test_a_late_choice_of_decode_learns_by_itself():
+    rules = build_rules(Settings(decode_lead_s=0.1))
+    assert rules.learns and rules.late is not None and rules.late.after_s(2.0) == 0.9
 
 
 def test_hints_are_listened_to_when_one_is_set():

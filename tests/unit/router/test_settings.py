@@ -83,6 +83,8 @@ def test_the_deployment_key_is_never_shown():
         ({"breaker_share": 1.1}, "breaker_share"),
         ({"metrics_port": 65536}, "metrics_port"),
         ({"metrics_port": 8000}, "metrics_port"),
+        ({"decode_lead_s": 0.1, "mode": "pull"}, "decode_lead_s needs mode push or auto"),
+        ({"decode_lead_s": 0.1, "mode": "local"}, "decode_lead_s needs mode push or auto"),
     ],
 )
 def test_ports_shares_and_addresses_are_what_they_can_be(changes, said):

@@ -1,6 +1,7 @@
 from router.core.admission import Admission
 from router.core.burden import Burdens
 from router.core.fleet import fold
+from router.core.late import LateChoice
 from router.core.placement import Desk, Rules
 from router.driver.conduct import Conduct
 from router.driver.router import Router
@@ -23,3 +24,7 @@ def test_instances_are_counted_by_state_and_named_when_they_are_not_well():
     assert seen["tandem_instance_shut", "d0", "open"] == 1 and ("tandem_instance_shut", "p0", "closed") not in seen
     assert seen["tandem_breaker_trips_total", "instance"] == 1
     assert seen["tandem_retries_denied_total", "budget"] == 4
+    assert seen["tandem_late_choices_total", "ahead"] == 0
+    router.desk.rules = Rules(late=LateChoice(0.1))
+    router.desk.rules.late.choices["ahead"] += 2
+    assert values(health_metrics(router))["tandem_late_choices_total", "ahead"] == 2

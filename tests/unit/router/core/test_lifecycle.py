@@ -143,3 +143,40 @@ def test_a_stand_reads_as_a_sentence():
     assert str(Stand(Mode.PULL, C.GONE, LegState.LEFT, LegState.DONE, lost=True, closed=True)) == (
         "pull: client gone, P left, D done lost closed"
     )
+
+
+def placed_late() -> Playbook:
+    return Playbook(Mode.PUSH) >> X.PLACED_LATE << F.SEND_PREFILL
+
+
+def test_decode_that_is_chosen_late_leaves_when_it_is_due():
+    play = placed_late() >> X.DECODE_DUE << F.SEND_DECODE >> X.PREFILL_DONE
+    assert play >> X.DECODE_STREAMING << F.COMMIT >> X.DECODE_DONE << F.SERVE << F.CLOSE
+
+
+def test_prefills_answer_is_the_last_moment_to_choose_decode():
+    play = placed_late() >> X.PREFILL_DONE << F.SEND_DECODE
+    assert play >> X.DECODE_WHOLE << F.DELIVER << F.CLOSE
+
+
+@pytest.mark.parametrize(
+    ("edge", "effects"),
+    [
+        (X.PREFILL_FAILED, (F.ANSWER, F.CLOSE)),
+        (X.PREFILL_LOST, (F.RETRY,)),
+        (X.CLIENT_GONE, (F.CANCEL_PREFILL, F.CLOSE)),
+        (X.TIMED_OUT, (F.ANSWER, F.CANCEL_PREFILL, F.CLOSE)),
+    ],
+)
+def test_what_ends_before_decode_is_due_has_no_decode_leg(edge, effects):
+    play = placed_late() >> edge
+    for effect in effects:
+        play = play << effect
+    assert play
+
+
+def test_only_push_chooses_decode_late():
+    assert step(Stand(Mode.PULL), X.PLACED_LATE) is None
+    assert step(Stand(Mode.LOCAL), X.PLACED_LATE) is None
+    assert step(Stand(Mode.PULL, prefill=LegState.SENT), X.DECODE_DUE) is None
+    assert step(Stand(Mode.PUSH, prefill=LegState.SENT, decode=LegState.SENT), X.DECODE_DUE) is None

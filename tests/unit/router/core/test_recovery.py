@@ -111,3 +111,9 @@ def test_a_ticket_is_closed_once_engines_have_been_told_or_it_is_far_too_late():
     assert closing(replace(TICKET, overdue_s=GIVE_UP_S - 0.1), "owner_gone", told=False) is None
     given_up = closing(replace(TICKET, overdue_s=GIVE_UP_S), "overdue", told=False)
     assert given_up == Closed(TICKET.transfer_id, Outcome.ABANDONED, "overdue, not every engine could be told")
+
+
+def test_a_decode_that_was_never_chosen_need_not_be_told():
+    early = replace(TICKET, decode=None, decode_epoch=Epoch(0))
+    instances = {InstanceId("p0"): known("p0", 3), InstanceId("d0"): known("d0", 4)}
+    assert whom_to_tell(early, instances) == (instances[InstanceId("p0")].url,)

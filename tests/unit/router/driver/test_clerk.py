@@ -36,7 +36,7 @@ class Done:
     attempts = 2
     arrived_at, last_byte_at = 100.0, 100.5
     placed_s, sent_s, prefilled_s, first_byte_s, ended_s = 0.1, 0.2, 0.3, 0.4, 0.6
-    door_s, queued_s = 0.01, 0.0
+    door_s, queued_s, chosen_s = 0.01, 0.0, 0.0
     status, outcome, code = 200, Outcome.SERVED, ""
     earlier = ()
 
@@ -192,3 +192,13 @@ async def test_whoever_learns_is_told_of_placed_requests():
     clerk.work_off()
     ((placement, tokens, record),) = told
     assert (placement, tokens, record.status, record.sent_s) == (PUSHED, Done.intake.prompt_tokens, 200, 0.2)
+
+
+async def test_a_ticket_whose_decode_is_open_is_opened_again_with_its_name(desk):
+    clerk, ledger, _ = desk
+    clerk.put((ID, 1, Placement(Mode.PUSH, MEMBERS["p0"], None, "configured"), 9.5))
+    clerk.put((ID, 1, PUSHED, 8.5))
+    clerk.work_off()
+    first, second = (entry.ticket for entry in ledger.entries)
+    assert (first.prefill, first.decode, first.decode_epoch) == ("p0", None, 0)
+    assert (second.decode, second.decode_epoch, second.attempt) == ("d0", 4, 1)

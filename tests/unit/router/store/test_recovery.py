@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 from redis.asyncio import Redis
 
 from router.contract.errors import StoreDown
@@ -219,3 +220,14 @@ async def test_without_a_store_both_say_so() -> None:
     with pytest.raises(StoreDown):
         await Recovery(nobody).claim({"a"})
     await nobody.aclose()
+
+
+async def test_a_ticket_names_its_decode_once_that_is_chosen(recovery: Recovery, redis: Redis, namespace: str) -> None:
+    open_ = structs.replace(ticket(1, "a"), decode=None, decode_epoch=Epoch(0))
+    await open_tickets(redis, namespace, open_)
+    (claimed,) = (await recovery.claim({"a"}, claim_for_s=-1.0)).tickets
+    assert (claimed.prefill, claimed.decode) == (InstanceId("p0"), None)
+    await open_tickets(redis, namespace, ticket(1, "a"))
+    (claimed,) = (await recovery.claim({"a"})).tickets
+    assert (claimed.decode, claimed.decode_epoch) == (InstanceId("d0"), Epoch(4))
+    assert await Ledger(redis, namespace, "reader").open_tickets() == 1

@@ -61,15 +61,15 @@ def test_several_effects_keep_their_order() -> None:
 
 
 def test_a_ticket_is_put_into_words() -> None:
-    def words(prefill: InstanceId | None, mode: Mode) -> str:
-        ticket = Ticket(
-            RequestId("req-1"), Attempt(1), mode, prefill, Epoch(3), InstanceId("d0"), Epoch(4), 1.5, "router-a"
-        )
+    def words(prefill: InstanceId | None, mode: Mode, decode: str = "d0") -> str:
+        named = InstanceId(decode) if decode else None
+        ticket = Ticket(RequestId("req-1"), Attempt(1), mode, prefill, Epoch(3), named, Epoch(4), 1.5, "router-a")
         (line,) = story(packed(10, 1.0, "opened", note=pack_ticket(ticket)))
         return line.note
 
     assert words(InstanceId("p0"), Mode.PUSH) == "push p0@3 -> d0@4, 1.5 s, by router-a"
     assert words(None, Mode.LOCAL) == "local d0@4, 1.5 s, by router-a"
+    assert words(InstanceId("p0"), Mode.PUSH, "") == "push p0@3 -> decode to be chosen, 1.5 s, by router-a"
 
 
 def test_the_course_of_an_attempt_is_put_into_words() -> None:
