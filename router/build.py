@@ -87,6 +87,7 @@ class Parts:
     """With several workers: the metrics of all."""
     shared_records: SharedRecords | None = None
     """With several workers: the last requests of all."""
+    fleet_store: FleetStore | None = None
     background: Background = field(default_factory=Background)
 
     @property
@@ -120,11 +121,8 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
     ledger = Ledger(redis, settings.namespace, router.conduct.owner) if redis is not None else None
     listings = listings_of(settings)
     servers = Servers(listings, router.make_pool) if listings else None
-    sources: list[FleetSource] = []
-    if redis is not None:
-        sources.append(FleetStore(redis, settings.namespace))
-    if servers is not None:
-        sources.append(servers)
+    fleet_store = FleetStore(redis, settings.namespace) if redis is not None else None
+    sources: list[FleetSource] = [one for one in (fleet_store, servers) if one is not None]
     router.attach(ledger, telemetry)
     watch = FleetWatch(router, sources, settings.fleet_poll_s, servers, Screen(security.access.hosts))
     reaper = None
@@ -137,7 +135,7 @@ def build_parts(settings: Settings, place: Place | None = None) -> Parts:
         orders = OrderFile(place.folder)
     governor = Governor(router, watch, settings, orders)
     parts = Parts(router, watch, telemetry, request_log, redis, ledger, servers, reaper, security, prober, governor)
-    parts.tracing = tracing
+    parts.tracing, parts.fleet_store = tracing, fleet_store
     if redis is not None and settings.shared_budgets:
         keyring = security.gate.keyring
         parts.sharing = build_sharing(settings, router, redis, keyring.names if keyring is not None else frozenset)

@@ -28,6 +28,8 @@ def _num_bad(parts: Parts) -> int:
 
 
 _WHO = ("role", "draining")
+UNREADABLE = "unreadable"
+"""Left out because this release cannot read its record in the store."""
 TOLD = ("told", "refused", "failed")
 
 
@@ -43,7 +45,9 @@ def _left_out(parts: Parts) -> list[tuple[tuple[str, ...], float]]:
     counts = parts.watch.screen.left_out
     if parts.servers is not None:
         counts[BAD_HOST] += parts.servers.num_refused  # those whose URL is of no form are not listed at all
-    return [((reason,), float(counts[reason])) for reason in REASONS]
+    if parts.fleet_store is not None:
+        counts[UNREADABLE] = parts.fleet_store.unreadable
+    return [((reason,), float(counts[reason])) for reason in (*REASONS, UNREADABLE)]
 
 
 def gauges(parts: Parts) -> list[Metric]:

@@ -144,11 +144,13 @@ def _add_health(app: FastAPI, surface: Surface) -> None:
     @app.get("/readyz", responses=STATE)
     @app.get("/ready", include_in_schema=False)
     async def readyz() -> JSONResponse:
-        """Requests can be placed: 200, else 503. `degraded` says that the store does not answer."""
+        """Requests can be placed: 200, else 503 and `reason`. `degraded` says that the store does not answer."""
         models = sorted(router.desk.serving(router.fleet))
         ready = bool(models) and not router.leaving
+        reason = "This router is shutting down." if router.leaving else router.desk.why_idle(router.fleet)
         state = {
             "ready": ready,
+            "reason": reason,
             "draining": router.leaving,
             "degraded": surface.watch.degraded or surface.ledger_degraded(),
             "models": models,

@@ -23,7 +23,9 @@ _OURS = (*HANDOVERS, EXTRA, "request_id")
 _SESSION = ("session_id", "prompt_cache_key", "user")
 """What names a session, the most exact first."""
 
-_RARE = frozenset((*_OURS, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo"))
+_PREVIOUS = "previous_response_id"
+
+_RARE = frozenset((*_OURS, *_SESSION, "n", "best_of", "use_beam_search", "prompt_logprobs", "echo", _PREVIOUS))
 """Beside model, stream and prompt, the fields that decide how a request is carried out; most requests have none."""
 
 _OFF = frozenset({b"", b"null", b"false"})
@@ -50,7 +52,7 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
     if not model and endpoint not in MODEL_OPTIONAL:
         raise BadRequest("Name a model in the body; GET /v1/models lists them.", param="model")
     prompt = fields.get("prompt", _NONE)
-    whole, session = "" if endpoint in SPLIT else endpoint.value, _NONE
+    whole, session, previous = "" if endpoint in SPLIT else endpoint.value, _NONE, _NONE
     if prompt is _NONE:
         prompt = fields.get("messages", _NONE)
     elif not whole and _is_several(bytes(prompt)):
@@ -62,10 +64,13 @@ def read_intake(endpoint: Endpoint, body: bytes, trace: bytes = b"", client_id: 
             body = msgspec.json.encode(fields)
         session = next((fields[name] for name in _SESSION if name in fields), _NONE)
         whole = whole or _why_whole(fields)
-    stream = fields.get("stream", _NONE)
-    return Intake(
-        endpoint, body, model, bytes(stream) == b"true", whole, trace, client_id, session, prompt, fields=fields
-    )
+        if endpoint is Endpoint.RESPONSES and bytes(fields.get(_PREVIOUS, _NONE)) != b"null":
+            previous = fields.get(_PREVIOUS, _NONE)
+    stream = bytes(fields.get("stream", _NONE)) == b"true"
+    intake = Intake(endpoint, body, model, stream, whole, trace, client_id, session, prompt, fields=fields)
+    if previous is not _NONE:
+        intake.previous = previous
+    return intake
 
 
 def _model(fields: Mapping[str, Raw]) -> str:

@@ -85,6 +85,8 @@ class Intake:
     deadlines: Deadlines | None = None
     """Its own ones, shorter than those of the settings; None: those."""
 
+    previous: Raw | bytes = b""
+    """JSON of `previous_response_id`: only who holds that answer can go on from it; empty for most requests."""
     fields: Mapping[str, Raw] | None = None
     """The members of `body`, where they are known already: a long prompt is not to be read more often than needed."""
 

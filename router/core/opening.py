@@ -21,7 +21,15 @@ class _Told(msgspec.Struct, gc=False):
     type: object = None
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+class _Choice(msgspec.Struct, gc=False):
+    finish_reason: object = None
+
+
+class _Chosen(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+
+
+_TOLD, _CHOSEN = msgspec.json.Decoder(_Told), msgspec.json.Decoder(_Chosen)
 
 
 def first_event(held: bytes) -> bytes | None:
@@ -35,11 +43,22 @@ def payload_of(event: bytes) -> bytes:
 
 
 def tells_failure(event: bytes) -> bool:
-    """True when this event is no answer but the engine's own word that there is none."""
+    """True when this event is no answer but the engine's own word that there is none, or ends what has not begun so."""
     if b'"error"' not in event:
         return False
+    payload = payload_of(event)
     try:
-        told = _TOLD.decode(payload_of(event))
+        told = _TOLD.decode(payload)
     except (msgspec.DecodeError, RecursionError):
         return False
-    return bool(told.error) or "error" in (told.kind, told.type) or _FAILED.search(event) is not None
+    if told.error or "error" in (told.kind, told.type) or _FAILED.search(event) is not None:
+        return True
+    return b'"finish_reason"' in payload and _ends_in_error(payload)
+
+
+def _ends_in_error(payload: bytes) -> bool:
+    try:
+        choices = _CHOSEN.decode(payload).choices
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return any(choice.finish_reason == "error" for choice in choices)

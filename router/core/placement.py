@@ -23,7 +23,8 @@ from router.core.pairs import Pairing
 from router.core.policies import Policy, power_of_two
 from router.core.prefix import PrefixAffinity
 from router.core.record import Record
-from router.core.refusals import exhausted, missing, unknown
+from router.core.refusals import exhausted, missing, unheld, unknown
+from router.core.responses import Responses
 from router.core.roster import Roster
 from router.core.weights import weigh_sequences, weigh_tokens
 
@@ -85,11 +86,12 @@ class Refusal:
 class Desk:
     """Places requests by its Rules; `turn` feeds the policies."""
 
-    __slots__ = ("_completed", "crossover", "rules")
+    __slots__ = ("_completed", "crossover", "responses", "rules")
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, responses: Responses | None = None) -> None:
         self.rules = rules
         self._completed = 0
+        self.responses = responses or Responses()
         self.crossover = Crossover(rules.crossover_tokens)
 
     def choose(self, fleet: Fleet, intake: Intake, turn: int, excluded: frozenset[InstanceId]) -> Placement | Refusal:
@@ -140,11 +142,22 @@ class Desk:
 
     def serves(self, pool: Pool) -> bool:
         """True when an ordinary request for this model can be placed by these rules."""
-        return pool.serves if self.rules.mode in _SPLIT else bool(pool.solos)
+        if self.rules.mode not in _SPLIT:
+            return bool(pool.solos)
+        return self.rules.mode in pool.pairings or (pool.only_both and bool(pool.solos))
 
     def serving(self, fleet: Fleet) -> dict[str, Pool]:
         """The models that it `serves`, by name."""
         return {name: pool for name, pool in fleet.pools.items() if self.serves(pool)}
+
+    def why_idle(self, fleet: Fleet) -> str:
+        """Why no request can be placed by these rules, a sentence for each model; empty where one can."""
+        if self.serving(fleet):
+            return ""
+        idle = [
+            missing(pool, self.rules.mode).message for name, pool in sorted(fleet.pools.items()) if name == pool.owner
+        ]
+        return " ".join(idle) or unknown(fleet, "").message
 
     def _pair(
         self, pairing: Pairing, intake: Intake, turn: int, excluded: frozenset[InstanceId]
@@ -226,6 +239,11 @@ class Desk:
             solos = able(solos, intake.whole)
             if not solos and pool.solos:
                 return Refusal(unable(pool.model, intake.whole))
+        if intake.previous:
+            holding = self.responses.holding(solos, bytes(intake.previous))
+            if holding is None:
+                return Refusal(unheld(pool))
+            solos = holding
         solos = _outside(excluded, solos)
         if not solos:
             return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.contract.errors import ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
+from router.contract.errors import BadRequest, ModelUnknown, NoDecode, NoPair, NoPrefill, TandemError
 from router.contract.ids import InstanceId
 from router.contract.instance import Mode
 from router.core.fleet import Fleet, Pool
@@ -20,8 +20,8 @@ def unknown(fleet: Fleet, model: str) -> TandemError:
 
 
 def missing(pool: Pool, mode: Mode | None) -> TandemError:
-    """No pair can hand over in this mode; None: in any."""
-    if not pool.has_prefill:
+    """Nobody can take a request in this mode; None: in any."""
+    if not pool.has_prefill and mode is not Mode.LOCAL:
         return NoPrefill(f"No prefill instance is live for {pool.model!r}; start one or try again later.")
     if not pool.has_decode:
         return NoDecode(f"No decode instance is live for {pool.model!r}; start one or try again later.")
@@ -30,6 +30,12 @@ def missing(pool: Pool, mode: Mode | None) -> TandemError:
         f"No prefill and decode instance of {pool.model!r} can exchange KV cache{how}; "
         "start both with the same model, dtype and mode."
     )
+
+
+def unheld(pool: Pool) -> TandemError:
+    """Nobody is known to hold the answer that a request goes on from."""
+    what = f"No engine of {pool.model!r} is known to hold the previous response; send the whole conversation as input."
+    return BadRequest(what, param="previous_response_id")
 
 
 def exhausted(pool: Pool, pairing: Pairing, excluded: frozenset[InstanceId]) -> TandemError:

@@ -16,12 +16,15 @@ Two more are decode's, whose shim is told of them with its leg, and answers 504:
     registration  the decode leg arrives                    its seats are registered              registration_timeout
     kv_wait       its seats are registered                  the KV cache is whole                 kv_wait_timeout
 
+A plain vLLM cannot be told of them, and does not show which of the two it is in: there they bound the first token of
+a stream together.
+
 An answer that is not streamed has no first byte before its end, so its time grows with the tokens it may have.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from router.contract.errors import Blame, LegTimeout
@@ -75,6 +78,11 @@ class Deadlines:
             "answer_timeout": self.answer_for(max_tokens),
         }
         return phases.get(code, inf)
+
+    def beside(self, *, told: bool) -> Deadlines:
+        """These, beside a decode that can be `told` of its waits or has to be watched from here."""
+        waits_s = self.waits.registration_s + self.waits.kv_s
+        return self if told or waits_s >= self.first_token_s else replace(self, first_token_s=waits_s)
 
     def hurries(self, code: str, others: Deadlines, tokens: int, max_tokens: int) -> bool:
         """True when these allow less than `others` for the phase that passes as `code`."""

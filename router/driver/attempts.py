@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from router.contract.errors import Blame, LegError
 from router.contract.ids import InstanceId, RequestId
-from router.contract.instance import Mode
+from router.contract.instance import EngineKind, Mode
+from router.contract.wire import NO_WAITS
 from router.core.intake import Intake
 from router.core.lifecycle import START, Client, Edge, Node
 from router.core.placement import Placement, Refusal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _WAITING = Client.WAITING
+_VLLM = EngineKind.VLLM
 _PLACED, _REFUSED, _ROUTER, _PREFILL, _LOCAL = Edge.PLACED, Edge.REFUSED, Blame.ROUTER, Blame.PREFILL, Mode.LOCAL
 _PLACED_LATE, _DECODE_DUE, _DECODE = Edge.PLACED_LATE, Edge.DECODE_DUE, Blame.DECODE
 
@@ -89,6 +91,9 @@ class Attempts(Facts):
             self._step(_REFUSED)
             return
         self.placement = chosen
+        if self.deadlines.waits is not NO_WAITS and chosen.prefill is not None:
+            told = chosen.prefill.instance.engine is not _VLLM  # decode speaks the same contract
+            self.deadlines = (self.intake.deadlines or router.deadlines).beside(told=told)
         self._number += 1
         self.attempts = self._number
         now = monotonic()

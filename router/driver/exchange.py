@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from router.contract.errors import Blame, Impossible, LegError, OutOfTime, QueueTimeout, TandemError
 from router.contract.ids import RequestId
 from router.contract.ledger import Outcome
-from router.core.intake import Intake
+from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import IDLE, Client, Edge, Effect, Node
 from router.core.timing import Moments, next_deadline
 from router.driver.attempts import Attempts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
 _PREFILL, _DECODE, _ROUTER = Blame.PREFILL, Blame.DECODE, Blame.ROUTER
-_WAITING = Client.WAITING
+_WAITING, _RESPONSES = Client.WAITING, Endpoint.RESPONSES
 _SERVED, _NO_MARK, _BAD_INSTANCE = Outcome.SERVED, Mark.NONE, Mark.INSTANCE
 _FAILED = {Blame.PREFILL: Edge.PREFILL_FAILED, Blame.DECODE: Edge.DECODE_FAILED}
 _LOST = {Blame.PREFILL: Edge.PREFILL_LOST, Blame.DECODE: Edge.DECODE_LOST}
@@ -220,6 +220,8 @@ class Exchange(Attempts):
             self._attempt.praise(ended=False)
         if self.intake.explained:
             self._tell(self.reply.engine_headers)
+        if self.intake.endpoint is _RESPONSES:
+            self._remember_response()
         self.status = self.reply.commit()
         connection = self._attempt.decode_connection if self._attempt is not None else None
         if connection is not None:
@@ -234,7 +236,14 @@ class Exchange(Attempts):
         self.first_byte_s = self.last_byte_at - self.arrived_at
         if self.intake.explained:
             self._tell(self.reply.engine_headers)
+        if self.intake.endpoint is _RESPONSES:
+            self._remember_response()
         self.status = self.reply.deliver()
+
+    def _remember_response(self) -> None:
+        if self.placement is not None and self.placement.decode is not None:
+            learn = self.router.desk.responses.learn
+            learn(self.placement.decode.instance, self.reply.opening, streamed=self.reply.sse)
 
     def _tell(self, engine_headers: Headers | None) -> None:
         self.reply.told = told_headers(self, engine_headers or [], monotonic() - self.arrived_at)

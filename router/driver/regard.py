@@ -37,7 +37,7 @@ class Regard:
         """The failure is held against whoever is at fault; a client that allows less than others proves nothing."""
         health, now = self._router.health, monotonic()
         ours, others, intake = self._exchange.deadlines, self._router.deadlines, self._exchange.intake
-        if ours is not others and ours.hurries(verdict.error.code, others, self._tokens, intake.max_tokens):
+        if intake.deadlines is not None and ours.hurries(verdict.error.code, others, self._tokens, intake.max_tokens):
             return
         if verdict.mark is Mark.BUSY:
             health.rest(self.instance_of(verdict.blamed), verdict.rest_s, now)

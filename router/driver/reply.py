@@ -70,6 +70,11 @@ class Reply:
         """Bytes of the body so far; of an answer that failed before it began, none."""
         return self.passed.num_bytes if self.passed is not None else len(self.tail)
 
+    @property
+    def opening(self) -> bytes:
+        """What has come of an answer that is known to be good, before any of it has gone."""
+        return self._last or b"".join(self._held)
+
     def chunk_taker(self, facts: Facts) -> TakeChunk | None:
         """Does for a whole chunk of an answer that has begun what `feed` does, for less; None where it cannot be done.
 

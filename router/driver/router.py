@@ -157,7 +157,7 @@ class Router:
         if rules.crossover_tokens == self.desk.rules.crossover_tokens:
             self.desk.rules = rules  # and what has been learned of the crossover stays
         else:
-            self.desk = Desk(rules)
+            self.desk = Desk(rules, self.desk.responses)
         self.clerk.learn = self.desk.learn if self.desk.learns else None
 
     def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:

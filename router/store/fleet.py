@@ -51,6 +51,8 @@ class FleetStore:
         )
         self.malformed = 0
         """Records that snapshots could not read and have left out, so far."""
+        self.unreadable = 0
+        """The same, of the last snapshot."""
 
     async def claim_epoch(self, instance_id: InstanceId) -> Epoch:
         """An epoch above all that were ever claimed for this id; older starts are fenced from this moment."""
@@ -101,7 +103,7 @@ class FleetStore:
         now_ms, leases, instances, loads, drained = await _SNAPSHOT.run(self._redis, self._members)
         instance_of, load_of, draining = _pairs(instances), _pairs(loads), frozenset(drained)
         decoded: dict[bytes, Instance | None] = {}
-        records = []
+        records, before = [], self.malformed
         for instance_id, ends_at_ms in _pairs(leases).items():
             raw = instance_of.get(instance_id, b"")
             # An Instance changes only when it registers anew: equal bytes are decoded once, not at each snapshot.
@@ -114,6 +116,7 @@ class FleetStore:
                 instance = replace(instance, draining=not instance.draining)
             records.append(FleetRecord(instance, load, (float(ends_at_ms) - now_ms) / 1000))
         self._decoded = decoded
+        self.unreadable = self.malformed - before
         return tuple(sorted(records, key=_id_of))
 
     def _start(self, instance_id: InstanceId) -> str:

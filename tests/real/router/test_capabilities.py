@@ -98,6 +98,32 @@ async def test_streams_of_other_endpoints_end_in_their_own_way(r, path, events, 
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "leg_broken")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_is_gone_on_from_where_it_is_held_or_refused(stream):
+    async with rig(num_decode=3, prepare=lambda engine: setattr(engine, "endpoints", ("/v1/responses",))) as r:
+        for engine in r.decodes:
+            r.behave(
+                engine,
+                answer=b'{"id":"resp_%b"}' % engine.name.encode(),
+                event=RESPONSE_EVENTS.replace(
+                    b"created", b'created","response":{"id":"resp_%b"},"x":"' % engine.name.encode(), 1
+                ),
+                num_events=1,
+            )
+        asked = {"model": "m", "input": "hi", "stream": stream}
+        refused = await r.client.post("/v1/responses", json=asked | {"previous_response_id": "resp_d1"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
+        assert not any(engine.seen for engine in r.engines)
+        while not r.decodes[1].seen:
+            await r.client.post("/v1/responses", json=asked)
+        before = [len(engine.seen) for engine in r.decodes]
+        for _ in range(6):
+            answer = await r.client.post("/v1/responses", json=asked | {"previous_response_id": "resp_d1"})
+            assert answer.status_code == 200
+        assert [len(engine.seen) for engine in r.decodes] == [before[0], before[1] + 6, before[2]]
+        assert not r.prefill.seen
+
+
 async def test_an_endpoint_that_nobody_has_is_404_and_reaches_nobody():
     async with rig(prepare=lambda engine: setattr(engine, "endpoints", ())) as r:
         answer = await r.client.post("/v1/embeddings", json={"model": "m", "input": "hi"})

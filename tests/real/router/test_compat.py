@@ -220,9 +220,10 @@ async def test_a21_a_finish_reason_of_error_passes_and_counts_as_failed(r):
     failed = ("failed", "engine_error")
     before = (await counted(r, "tandem_requests")).get(failed, 0.0)
     end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}
-    r.behave(r.decode, event=events(end), num_events=1)
+    begun = events({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": None}]}, end)
+    r.behave(r.decode, event=begun, num_events=1)
     streamed = await r.client.post(CHAT_PATH, json=CHAT | STREAM | USAGE)
-    assert streamed.content == b"data: %b\n\n" % events(end) + DONE
+    assert streamed.content == b"data: %b\n\n" % begun + DONE
     whole = json.dumps({"choices": [{"index": 0, "message": {"content": ""}, "finish_reason": "error"}]}).encode()
     r.behave(r.decode, answer=whole)
     assert (await r.client.post(CHAT_PATH, json=CHAT)).content == whole

@@ -84,17 +84,21 @@ async def test_a_role_is_no_first_token():
 
 
 async def test_an_answer_with_the_finish_reason_error_is_passed_on_and_counts_as_failed():
-    """A21."""
-    async with rig() as r:
+    """A21; but a stream that begins with it has answered nothing, and can still fail as such."""
+    async with rig(attempts=1) as r:
         plain = b'{"choices":[{"index":0,"text":"","finish_reason":"error"}]}'
-        r.behave(r.decode, answer=plain, event=plain, num_events=1)
+        begun = b'{"choices":[{"index":0,"text":"x","finish_reason":null}]}\n\ndata: ' + plain
+        r.behave(r.decode, event=plain, num_events=1)
+        assert (refused := await r.client.post(PATH, json=STREAM)).status_code == 502
+        assert refused.json()["error"]["code"] == "engine_error"
+        r.behave(r.decode, answer=plain, event=begun, num_events=1)
         assert (await r.client.post(PATH, json=BODY)).content == plain
         streamed = await r.client.post(PATH, json=STREAM | {"stream_options": {"include_usage": True}})
-        assert streamed.content == b"data: " + plain + b"\n\ndata: [DONE]\n\n"
+        assert streamed.content == b"data: " + begun + b"\n\ndata: [DONE]\n\n"
         text = (await r.client.get("/metrics")).text
         assert "tandem_e2e_seconds_count" not in text and "tandem_ttft_seconds_count" not in text
         records = (await r.client.get("/admin/requests", params={"failed": True})).json()["requests"]
-        assert [(one["outcome"], one["code"]) for one in records] == [("failed", "engine_error")] * 2
+        assert [(one["outcome"], one["code"]) for one in records] == [("failed", "engine_error")] * 3
 
 
 async def test_continuous_usage_is_not_added_up():

@@ -9,6 +9,7 @@ import pytest
 from router.bench.mock_behaviour import Fault
 from router.contract.errors import StoreDown
 from router.contract.ids import InstanceId, RequestId
+from router.store import keys
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
@@ -45,6 +46,10 @@ async def test_instances_come_and_go_with_the_store():
         await until(lambda: r.parts.router.fleet.serves)
         await fleet.leave(decode.instance_id, decode.epoch)
         await until(lambda: not r.parts.router.fleet.serves)
+        assert 'tandem_instances_left_out{reason="unreadable"} 0.0' in (await r.client.get("/metrics")).text
+        await r.parts.redis.hset(keys.fleet_instances("test"), r.prefill.instance.instance_id, b"of another release")
+        await until(lambda: not r.parts.router.fleet.members)
+        assert 'tandem_instances_left_out{reason="unreadable"} 1.0' in (await r.client.get("/metrics")).text
 
 
 async def test_every_attempt_is_opened_and_closed_in_the_ledger():

@@ -216,10 +216,11 @@ async def test_a_prefill_that_exceeds_its_deadline_is_left_and_seen_to(how):
             await until(lambda: parts.router.mended == {"lost": 1})
 
 
-async def test_a_write_that_never_comes_is_asked_for_again(monkeypatch):
+@pytest.mark.parametrize("waits", [{"first_token_s": 0.3}, {"registration_s": 0.1, "kv_wait_s": 0.2}])
+async def test_a_write_that_never_comes_is_asked_for_again(monkeypatch, waits):
     """Prefill has answered well, and its lease has ended before decode came to register."""
     monkeypatch.setattr(attempt_module, "WRITE_S", 0.1)
-    async with site(settings={"attempts": 1, "first_token_s": 0.3}) as (client, (p,), (d,), parts):
+    async with site(settings={"attempts": 1} | waits) as (client, (p,), (d,), parts):
         await ready(parts, 2)
         p.loses_writes = 1
         answer = await client.post(PATH, json=BODY | {"stream": True})

@@ -70,6 +70,19 @@ async def test_decode_alone_is_enough_where_it_may_be_alone(shown, mode, ready):
     assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == ["m", "nick"] * ready
 
 
+async def test_who_is_not_ready_says_why(shown):
+    client, router, _ = shown
+    assert (await client.get("/readyz")).json()["reason"].startswith("No engine is live")
+    router.take_fleet(fold([prefill(modes=(Mode.PULL,)), decode(modes=(Mode.PULL,))], router.burdens, 0))
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["ready"], answer.json()["models"]) == (503, False, [])
+    assert "in push mode" in answer.json()["reason"]
+    router.place_by(Rules(mode=Mode.PULL))
+    assert ((answer := await client.get("/readyz")).status_code, answer.json()["reason"]) == (200, "")
+    router.drain()
+    assert (await client.get("/readyz")).json()["reason"] == "This router is shutting down."
+
+
 async def test_readiness_follows_fleet_and_draining(shown):
     client, router, watch = shown
     assert (await client.get("/readyz")).status_code == 503

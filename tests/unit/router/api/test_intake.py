@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 
 from router.api.intake import read_intake
@@ -122,6 +123,20 @@ def test_the_prompt_is_known_as_it_was_sent():
     assert bytes(read(b'{"model":"m","prompt":"a\\u00e9" }').prompt) == b'"a\\u00e9"'
     assert bytes(read(b'{"messages": [{"role":"user"}],"model":"m"}').prompt) == b'[{"role":"user"}]'
     assert bytes(read({"model": "m"}).prompt) == b""
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "previous"),
+    [
+        (Endpoint.RESPONSES, {"previous_response_id": "resp_1"}, b'"resp_1"'),
+        (Endpoint.RESPONSES, {"previous_response_id": None}, b""),
+        (Endpoint.RESPONSES, {}, b""),
+        (Endpoint.CHAT, {"previous_response_id": "resp_1"}, b""),
+    ],
+)
+def test_what_a_response_goes_on_from_is_known(endpoint, fields, previous):
+    made = read_intake(endpoint, msgspec.json.encode({"model": "m", "input": "x"} | fields))
+    assert bytes(made.previous) == previous
 
 
 def test_other_endpoints_are_never_split_and_tokenizers_need_no_model():

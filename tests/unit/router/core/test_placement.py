@@ -418,6 +418,52 @@ def test_what_can_be_served_is_what_would_be_placed(mode, seen, split, alone):
     assert isinstance(desk.choose(folded, intake(), 1, frozenset()), Placement) is expected
 
 
+@pytest.mark.parametrize(("mode", "ready"), [(Mode.PUSH, False), (Mode.PULL, True), (Mode.LOCAL, True), (None, True)])
+def test_pairs_that_can_only_pull_are_none_to_push(mode, ready):
+    desk, folded = Desk(Rules(mode=mode)), fleet(prefill(modes=(Mode.PULL,)), decode(modes=(Mode.PULL,)))
+    assert desk.serves(folded.pools["m"]) is ready
+    assert isinstance(desk.choose(folded, intake(), 1, frozenset()), Placement) is ready
+    assert ("in push mode" in desk.why_idle(folded)) is not ready and bool(desk.why_idle(folded)) is not ready
+
+
+@pytest.mark.parametrize(
+    ("seen", "mode", "why"),
+    [
+        ([], Mode.PUSH, "No engine is live"),
+        ([decode()], Mode.PUSH, "No prefill instance is live for 'm'"),
+        ([prefill()], Mode.LOCAL, "No decode instance is live for 'm'"),
+        ([decode(aliases=("lora",)), decode("d1", model="n")], Mode.PUSH, "for 'm'; start one or try again later. No"),
+    ],
+)
+def test_why_nothing_can_be_served_is_said_once_for_each_model(seen, mode, why):
+    told = Desk(Rules(mode=mode)).why_idle(fleet(*seen))
+    assert why in told and "lora" not in told
+
+
+RESPONSES = {"endpoints": ("/v1/responses",)}
+
+
+def going_on(previous=b'"resp_1"'):
+    return intake(whole="/v1/responses", previous=previous)
+
+
+def test_a_request_that_goes_on_from_an_answer_goes_to_who_holds_it():
+    folded = fleet(prefill(), *(decode(f"d{number}", **RESPONSES) for number in range(3)))
+    desk = Desk(Rules())
+    refusal = desk.choose(folded, going_on(), 1, frozenset())
+    assert refused(refusal) is BadRequest and refusal.error.param == "previous_response_id"
+    desk.responses.learn(folded.pools["m"].members[1].instance, b'{"id":"resp_1"}', streamed=False)
+    for turn in range(6):
+        assert chosen(desk.choose(folded, going_on(), turn, frozenset()))[1] == "d1"
+    assert refused(desk.choose(folded, going_on(), 1, frozenset({"d1"}))) is NoDecode
+    assert chosen(desk.choose(folded, intake(whole="/v1/responses"), 1, frozenset()))[0] is None
+
+
+def test_where_one_engine_has_responses_it_holds_them():
+    folded = fleet(prefill(), decode("d0", **RESPONSES), decode("d1"))
+    assert chosen(choose(folded, going_on()))[1] == "d0"
+
+
 def test_ranks_of_one_server_are_weighed_each_by_itself():
     def rank(number):
         seen = prefill(f"p0#dp{number}")

@@ -61,6 +61,15 @@ def test_how_long_a_phase_may_take_by_the_code_of_its_timeout(code, allowed_s):
     assert replace(DEADLINES, waits=Waits(3, 4)).allowed_s(code, 30, 6) == allowed_s
 
 
+@pytest.mark.parametrize(
+    ("waits", "told", "first_token_s"),
+    [((3, 4), False, 7), ((3, 4), True, 20), ((30, 4), False, 20), ((3, inf), False, 20)],
+)
+def test_waits_that_decode_cannot_be_told_of_bound_its_first_token(waits, told, first_token_s):
+    beside = replace(DEADLINES, waits=Waits(*waits)).beside(told=told)
+    assert beside == replace(DEADLINES, waits=Waits(*waits), first_token_s=first_token_s)
+
+
 def test_whoever_allows_less_for_a_phase_is_in_a_hurry():
     hasty = replace(DEADLINES, prefill_s=1, next_token_s=9)
     assert hasty.hurries("prefill_timeout", DEADLINES, 30, 6)

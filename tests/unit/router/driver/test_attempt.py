@@ -219,11 +219,13 @@ def test_a_failure_is_held_against_whoever_is_at_fault(verdict, shut, apart):
 
 @pytest.mark.parametrize(("phase", "held"), [("prefill", set()), ("next_token", {"p0"})])
 def test_a_client_that_allows_less_than_others_proves_nothing(phase, held):
-    failed, router, _ = attempt()
-    router.deadlines = replace(Exchange.deadlines, prefill_s=10.1)
     late = LegTimeout("Late.", side=Blame.PREFILL, phase=phase)
-    failed.blame(Verdict(late, None, True, Blame.PREFILL, Mark.INSTANCE))
-    assert router.health.shut == held
+    for asked, shut in ((Exchange.deadlines, held), (None, {"p0"})):
+        failed, router, _ = attempt()
+        router.deadlines = replace(Exchange.deadlines, prefill_s=10.1)
+        failed._exchange.intake = replace(Exchange.intake, deadlines=asked)
+        failed.blame(Verdict(late, None, True, Blame.PREFILL, Mark.INSTANCE))
+        assert router.health.shut == shut
 
 
 async def test_decode_is_told_how_long_it_may_wait():

@@ -162,6 +162,17 @@ def test_an_error_as_the_first_event_is_no_answer(before, after, size):
     assert client.head is None and not client.over
 
 
+def test_a_first_event_that_ends_in_error_is_no_answer():
+    client = KeptClient()
+    event = b'data: {"choices":[{"index":0,"text":"","finish_reason":"error"}]}\n\n'
+    for pieces in ([event], [event + DONE, b""], [b": x\n\n" + event[:20], event[20:]]):
+        verdict = feed(Reply(client), SSE, *pieces)
+        assert (verdict.error.http_status, verdict.retryable, verdict.answer) == (502, True, None)
+    assert client.head is None and not client.over
+    begun = [Edge.DECODE_STREAMING, Edge.DECODE_DONE]
+    assert feed(Reply(client), SSE, TOKEN, event, DONE, b"") == begun, "what has begun passes"
+
+
 def test_an_error_after_the_first_event_passes():
     client = KeptClient()
     error = b'data: {"error":{"message":"boom","code":"engine_down"}}\n\n'

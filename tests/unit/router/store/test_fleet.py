@@ -131,7 +131,12 @@ async def test_a_bad_record_hides_no_other_and_is_counted(
     await redis.hset(keys.fleet_instances(namespace), "p0", garbage)
     await redis.hset(keys.fleet_loads(namespace), "p2", garbage)
     assert [record.instance.instance_id for record in await fleet.snapshot()] == ["p1"]
-    assert fleet.malformed == 2
+    assert (fleet.malformed, fleet.unreadable) == (2, 2)
+    await redis.hdel(keys.fleet_instances(namespace), "p0")
+    await fleet.leave(InstanceId("p2"), Epoch(7))
+    await fleet.leave(InstanceId("p0"), Epoch(7))
+    await fleet.snapshot()
+    assert (fleet.malformed, fleet.unreadable) == (2, 0)
 
 
 async def test_every_key_of_the_fleet_has_a_ttl(fleet: FleetStore, redis: Redis, namespace: str) -> None:
