@@ -81,7 +81,7 @@ cancellations: install  ## 1,000 clients that leave in random moments of every p
 	TANDEM_TEST_CANCELLATIONS=1000 $(BIN)/python -m pytest tests/real/router/test_cancellations.py
 
 # `make test` has the law with long prompts in chunks, the drivers at every chunk, and the simulation.
-progressive: install  ## progressive push over real NIXL: the law in chunks for three block sizes, ends and deaths at chunks
+progressive: install  ## progressive push over real NIXL: the law in chunks, for every pair of memory orders, ends and deaths at chunks
 	$(BIN)/python -m pytest -v -p no:xdist tests/real/e2e/test_progressive.py
 
 progressive-bench: install  ## what is left when prefill is done: a push in chunks beside one at the end, on this machine

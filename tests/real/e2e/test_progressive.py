@@ -1,5 +1,7 @@
 """Progressive push between real processes over real NIXL: the law in chunks, and an end at each chunk.
 
+Also the law for every pair of memory orders, since only prompts in chunks meet all of their spans.
+
 On demand (`make progressive`). A step of prefill is 32 tokens, so that a long prompt has many chunks.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -30,6 +33,9 @@ DECODES = {
     "d8": "--block-tokens 8 --kv-order layer_first",
     "d32": "--block-tokens 32 --staging-bytes 4194304",
 }
+ORDERS = ("block_first", "layer_first", "head_major")
+BLOCK_TOKENS = {"block_first": 8, "layer_first": 32, "head_major": 16}
+"""Of decode's blocks; prefill's hold 16 tokens."""
 NUM_CHUNKS = 10
 """Of the prompt that is ended at each of them."""
 
@@ -80,6 +86,13 @@ async def early_writes(site: ProcessSite) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if 'when="early"' in line)
 
 
+async def copies(site: ProcessSite, mover: str, peer: str) -> float:
+    """Copies between these two that are done."""
+    text = (await site.client.get(f"{site.engines[mover].url}/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith("tandem_shim_copies_total")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if f'"{peer}"' in line and '"done"' in line)
+
+
 async def test_the_law_holds_in_chunks_for_every_pair_of_block_sizes(site: ProcessSite) -> None:
     prompts = [prompt_of(length, length) for length in (5, 32, 33, 65, 200, 333, 500, 777, 900)]
     # A second turn: decode has the beginning in its prefix cache, and gets only what is missing.
@@ -94,6 +107,35 @@ async def test_the_law_holds_in_chunks_for_every_pair_of_block_sizes(site: Proce
     for name in DECODES:
         assert await site.gauge(site.engines[name].url, "tandem_shim_prefix_hit_tokens_total") > 0
     await site.wait_quiet()
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("staging_bytes", [0, 4194304])
+async def test_the_law_holds_for_every_pair_of_memory_orders(tmp_path: Path, mode: str, staging_bytes: int) -> None:
+    common = f"--no-prefix-cache --staging-bytes {staging_bytes} {common_flags()}"
+    prompts = [prompt_of(length, length) for length in (5, 33, 200, 777)]
+    async with ProcessSite(tmp_path) as site:
+        await site.open_engines(
+            mono=f"--role both {common}",
+            **{f"p_{order}": f"{IN_CHUNKS} --kv-order {order} {common}" for order in ORDERS},
+            **{
+                f"d_{order}": f"--role decode --kv-order {order} --block-tokens {BLOCK_TOKENS[order]} {common}"
+                for order in ORDERS
+            },
+        )
+        want = [await ask(site, site.engines["mono"].url, prompt) for prompt in prompts]
+        assert len({tuple(tokens) for tokens in want}) == len(want)
+        decodes = ",".join(f"d_{order}" for order in ORDERS)
+        for order in ORDERS:
+            flags = ("--mode", mode, *PUSH[2:], "--decode-policy", "round_robin")
+            router = await site.open_router(order, f"p_{order}", decodes, *flags)
+            for prompt, expected in zip(prompts, want, strict=True):
+                for _ in ORDERS:  # of decode: one after the other
+                    assert await ask(site, router, prompt) == expected
+        for pair in itertools.product(ORDERS, ORDERS):
+            prefill, decode = f"p_{pair[0]}", f"d_{pair[1]}"
+            assert await copies(site, *((prefill, decode) if mode == "push" else (decode, prefill))) > 0, pair
+        await site.wait_quiet()
 
 
 async def test_a_client_that_leaves_at_any_chunk_leaves_nothing(site: ProcessSite) -> None:
