@@ -42,9 +42,6 @@ from router.contract.errors import TandemError
 from router.settings import DATA_PATHS
 from router.store.embedded import EmbeddedStore
 
-_LAST = 19
-"""The store's priority: it stands on another machine in earnest, and must not hold up load and engines here."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -148,7 +145,8 @@ async def measure(plan: Plan) -> Report:
     cores = _cores()
     own = cores.load
     with _pinned_to(own), EmbeddedStore() as store:
-        os.setpriority(os.PRIO_PROCESS, store.pid, _LAST)
+        # The store stands on another machine in earnest, and must not hold up load and engines here.
+        os.sched_setscheduler(store.pid, os.SCHED_IDLE, os.sched_param(0))
         async with AsyncExitStack() as running:
             gap = ("--gap-s", str(1 / plan.tokens_per_s))
             urls = await running.enter_async_context(mock_engines(store.url, own, *gap))

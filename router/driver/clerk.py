@@ -1,8 +1,9 @@
 """Clerk: what is written down about requests, a moment later and a few at a time.
 
 Opening a ticket, counting a request and logging it cost about as much as placing it. Nobody waits for any of them, so
-while a request runs its facts are only put on a pile. DELAY_S later the pile is worked off, a slice in each turn of the
-event loop: whoever comes meanwhile waits for a slice, not for the pile.
+while a request runs its facts are only put on a pile. A slice of it is worked off in each of the next turns of the
+event loop, when what was written in this one is on its way: the time for it is that in which engines and clients are
+at work, and whoever comes meanwhile waits for a slice, not for the pile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ _UNTOLD = (0.0, 0.0)
 _NONE = (0, 0)
 _NO_EPOCH = Epoch(0)
 
-DELAY_S = 0.02
 SLICE = 4
 """Notes of one turn, at least; of a high pile an eighth, so that it never grows for long."""
 
@@ -62,11 +62,11 @@ class Clerk:
         self._unix_s = 0.0
 
     def put(self, note: _Opening | _Ending | Record | Exchange) -> None:
-        """The note (an exchange is one when it has its Outcome) will soon be worked off, from DELAY_S on."""
+        """The note (an exchange is one when it has its Outcome) will be worked off in one of the next turns."""
         self._pile.append(note)
         if not self._armed:
             self._armed = True
-            asyncio.get_running_loop().call_later(DELAY_S, self._on_turn)
+            asyncio.get_running_loop().call_soon(self._on_turn)
 
     def _on_turn(self) -> None:
         size = max(SLICE, len(self._pile) // 8)

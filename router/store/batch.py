@@ -38,31 +38,50 @@ class Batch:
     num_entries: int
 
 
-def build_batches(namespace: str, posted: Iterable[Posted]) -> Iterator[Batch]:
-    """The calls that carry these entries, oldest first; those of one attempt stay together and in order.
+class Sorting:
+    """Entries, oldest first, on their way into calls; those of one attempt stay together and in order.
 
-    Most of the work of a call is done when it is asked for, so the event loop may go on with something else in between.
+    Made to be done bit by bit, so that an event loop may go on with something else in between.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._posted_of: dict[TransferId, list[Posted]] = {}
+        self._shards: dict[int, list[tuple[bytes, TransferId, Attempt]]] = {}
+
+    def add(self, posted: Iterable[Posted]) -> None:
+        """These entries are among them. Raises UnicodeEncodeError when one is not `encodable`."""
+        posted_of = self._posted_of
+        for one in posted:
+            transfer_id = one[1].transfer_id
+            before = posted_of.get(transfer_id)
+            if before is not None:
+                before.append(one)
+                continue
+            posted_of[transfer_id] = [one]
+            request_id, attempt = request_of(transfer_id)
+            known = self._shards.setdefault(keys.ledger_shard(request_id), [])
+            known.append((request_id.encode(), transfer_id, attempt))
+
+    def batches(self) -> Iterator[Batch]:
+        """The calls that carry them, each made when it is asked for. Raises as `add`."""
+        for shard, attempts in self._shards.items():
+            for start in range(0, len(attempts), MAX_ATTEMPTS):
+                groups: list[tuple[bytes, _Group]] = []
+                for request, transfer_id, attempt in attempts[start : start + MAX_ATTEMPTS]:
+                    lines = [_line(posted_s, entry) for posted_s, entry in self._posted_of[transfer_id]]
+                    groups.append((request, (transfer_id, attempt, lines)))
+                yield _batch(self._namespace, shard, groups)
+
+
+def build_batches(namespace: str, posted: Iterable[Posted]) -> Iterator[Batch]:
+    """The calls that carry these entries (see Sorting).
 
     Raises UnicodeEncodeError when an entry is not `encodable`.
     """
-    posted_of: dict[TransferId, list[Posted]] = {}
-    shards: dict[int, list[tuple[bytes, TransferId, Attempt]]] = {}
-    for one in posted:
-        transfer_id = one[1].transfer_id
-        before = posted_of.get(transfer_id)
-        if before is not None:
-            before.append(one)
-            continue
-        posted_of[transfer_id] = [one]
-        request_id, attempt = request_of(transfer_id)
-        shards.setdefault(keys.ledger_shard(request_id), []).append((request_id.encode(), transfer_id, attempt))
-    for shard, attempts in shards.items():
-        for start in range(0, len(attempts), MAX_ATTEMPTS):
-            groups: list[tuple[bytes, _Group]] = []
-            for request, transfer_id, attempt in attempts[start : start + MAX_ATTEMPTS]:
-                lines = [_line(posted_s, entry) for posted_s, entry in posted_of[transfer_id]]
-                groups.append((request, (transfer_id, attempt, lines)))
-            yield _batch(namespace, shard, groups)
+    sorting = Sorting(namespace)
+    sorting.add(posted)
+    return sorting.batches()
 
 
 def encodable(entry: Entry) -> bool:

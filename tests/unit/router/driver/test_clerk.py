@@ -10,7 +10,6 @@ from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import Edge
 from router.core.placement import Placement
 from router.core.record import Record
-from router.driver import clerk as module
 from router.driver.clerk import SLICE, Clerk
 from router.driver.reply import Reply
 from tests.support.books import KeptBooks, KeptLedger
@@ -130,9 +129,8 @@ async def test_without_a_ledger_only_the_books_are_kept():
     assert len(books.records) == 1 and books.retries == ["x"]
 
 
-async def test_the_pile_is_worked_off_a_slice_in_each_turn_of_the_loop(desk, monkeypatch):
+async def test_the_pile_is_worked_off_a_slice_in_each_turn_of_the_loop(desk):
     clerk, ledger, _ = desk
-    monkeypatch.setattr(module, "DELAY_S", 0.0)
     for number in range(3 * SLICE + 1):
         clerk.put((ID, number, "a"))
     seen = []
@@ -147,9 +145,8 @@ async def test_the_pile_is_worked_off_a_slice_in_each_turn_of_the_loop(desk, mon
         await asyncio.sleep(0)
 
 
-async def test_of_a_high_pile_more_is_worked_off_at_once(desk, monkeypatch):
+async def test_of_a_high_pile_more_is_worked_off_at_once(desk):
     clerk, ledger, _ = desk
-    monkeypatch.setattr(module, "DELAY_S", 0.0)
     for number in range(80 * SLICE):
         clerk.put((ID, number, "a"))
     while not ledger.entries:

@@ -12,7 +12,7 @@ from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 from router.store import keys
 from router.store import ledger as module
-from router.store.batch import MAX_ATTEMPTS, Batch, Posted, build_batches
+from router.store.batch import MAX_ATTEMPTS, Batch, Posted, Sorting
 from router.store.connection import connect
 from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES, Unwritten
 from router.store.ledger import Ledger, Walked
@@ -276,21 +276,27 @@ async def test_run_ends_when_it_is_cancelled(ledger: Ledger) -> None:
 async def test_a_flush_lets_others_have_a_turn_between_its_calls_and_loses_nothing_when_it_is_stopped(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Batch] = []
+    made: list[object] = []
 
-    def build(namespace: str, posted: Iterable[Posted]) -> Iterator[Batch]:
-        for batch in build_batches(namespace, posted):
-            made.append(batch)
-            yield batch
+    class Watched(Sorting):
+        def add(self, posted: Iterable[Posted]) -> None:
+            made.append(posted)
+            super().add(posted)
 
-    monkeypatch.setattr(module, "build_batches", build)
+        def batches(self) -> Iterator[Batch]:
+            for batch in super().batches():
+                made.append(batch)
+                yield batch
+
+    monkeypatch.setattr(module, "Sorting", Watched)
     requests = [RequestId(f"req-{number}") for number in range(3 * MAX_ATTEMPTS)]
     for request in requests:
         ledger.post(Noted(transfer_id_of(request, Attempt(1)), "x"))
     flushing = asyncio.create_task(ledger.flush())
-    while not made:
-        await asyncio.sleep(0)
-    assert len(made) == 1, "the others are not made in the same turn"
+    for turn in range(6):  # two pieces or more to sort, and four calls or more to make
+        while len(made) == turn:
+            await asyncio.sleep(0)
+        assert len(made) == turn + 1, "nothing else is done in the same turn"
     flushing.cancel()
     with suppress(asyncio.CancelledError):
         await flushing
