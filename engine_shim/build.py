@@ -30,7 +30,7 @@ from engine_shim.engine.port import Engine
 from engine_shim.engine.ranks.opening import open_ranked_engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
-from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
+from engine_shim.engine.reference.settings import ExpertTransport, Numerics, ReferenceSettings
 from engine_shim.engine.thread import EngineThread
 from engine_shim.experts.shape import ExpertNumerics
 from engine_shim.fabric.copier import open_ring
@@ -69,6 +69,8 @@ def load_engine(settings: ShimSettings) -> ReferenceEngine:
             prefix_cache=settings.prefix_cache,
             num_ranks=settings.ep,
             expert_numerics=ExpertNumerics(settings.expert_numerics),
+            expert_transport=ExpertTransport(settings.expert_transport),
+            expert_kernels=settings.expert_kernels,
             expert_wait_for_s=settings.expert_wait_for_s,
             expert_overlap=settings.expert_overlap,
             seed=settings.seed,

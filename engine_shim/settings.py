@@ -62,6 +62,10 @@ class ShimSettings:
     expert_numerics: str = _setting(
         "exact", "exact: sums in one order whatever --ep is; dedup: fewer bytes, another last bit", ["exact", "dedup"]
     )
+    expert_transport: str = _setting(
+        "nixl", "how rows travel between expert ranks; nvlink: CUDA kernels, with --device cuda", ["nixl", "nvlink"]
+    )
+    expert_kernels: str = _setting("", "library of those kernels built ahead; default: built at first use, with nvcc")
     expert_wait_for_s: float = _setting(10.0, "longest that one expert rank waits for the others in a layer, seconds")
     expert_overlap: bool = _setting(
         False, "expert ranks compute each batch in two halves: one computes while rows of the other travel"

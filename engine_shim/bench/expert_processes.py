@@ -51,15 +51,17 @@ class Crew:
 
 
 @contextmanager
-def crew_of(regions: Regions, work: Work, *, wait_for_s: float = 10.0) -> Iterator[Crew]:
-    """Ranks that do `work`, connected to each other; none is left after the block."""
+def crew_of(regions: Regions, work: Work, *, wait_for_s: float = 10.0, device: str = "cpu") -> Iterator[Crew]:
+    """Ranks that do `work`, with memory on `device`, connected to each other; none is left after the block."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     crew, name = Crew(), uuid.uuid4().hex
     try:
         for rank in range(regions.shape.num_ranks):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_rank, args=(regions, rank, name, wait_for_s, work, theirs), daemon=True)
+            process = context.Process(
+                target=_rank, args=(regions, rank, name, Place(wait_for_s, device), work, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             crew.links.append(ours)
@@ -74,14 +76,22 @@ def crew_of(regions: Regions, work: Work, *, wait_for_s: float = 10.0) -> Iterat
             process.join()
 
 
-def _rank(regions: Regions, rank: int, name: str, wait_for_s: float, work: Work, link: Link) -> None:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where ranks are, and how long they wait there."""
+
+    wait_for_s: float
+    device: str
+
+
+def _rank(regions: Regions, rank: int, name: str, place: Place, work: Work, link: Link) -> None:
     torch.set_num_threads(1)
-    memory = take_memory(regions)
+    memory = take_memory(regions, torch.device(place.device))
     fabric = NixlFabric(f"{name}-{rank}", region_of(memory))
     transport = FabricTransport(fabric, memory, regions, rank)
     link.send(transport.card())
     transport.connect(link.recv())
-    group = ExpertGroup.over(transport, regions, rank, Waiting(wait_for_s))
+    group = ExpertGroup.over(transport, regions, rank, Waiting(place.wait_for_s))
     try:
         work(group, link)
     except (EOFError, BrokenPipeError):

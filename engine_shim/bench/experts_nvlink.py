@@ -1,6 +1,8 @@
-"""The GPU half of the expert benchmark: one process per GPU of this host, CUDA graphs, NCCL beside it in the same run.
+"""The GPU half of the expert benchmark: rank processes, CUDA graphs, and NCCL and nixl_ep beside ours in the same run.
 
 python -m engine_shim.bench.experts_nvlink --tokens 1,128,4096 --json OUT
+
+With more ranks than GPUs the times are functional (`experts_world`), and NCCL is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from engine_shim.bench import experts_baselines
+from engine_shim.bench.experts_nixl_ep import NixlEp, find_nixl_ep
 from engine_shim.bench.experts_nvlink_rank import (
     CHECK_ERROR,
     Inputs,
@@ -30,9 +33,9 @@ from engine_shim.bench.experts_nvlink_rank import (
     time_parts,
     time_replays,
 )
+from engine_shim.bench.experts_world import is_shared, join_world, world_regions
 from engine_shim.experts.nvlink.experts import NvlinkExperts, NvlinkSettings
 from engine_shim.experts.nvlink.library import load_library
-from engine_shim.experts.nvlink.peers import symmetric_regions
 from engine_shim.experts.nvlink.region import plan_region
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape
 
@@ -70,9 +73,8 @@ def percentiles(times: list[float]) -> tuple[float, float, float]:
 class RankRun:
     """All cases of one rank."""
 
-    def __init__(self, rank: int, arguments: argparse.Namespace) -> None:
-        self.rank, self.arguments = rank, arguments
-        self.device = torch.device("cuda", rank)
+    def __init__(self, rank: int, arguments: argparse.Namespace, device: torch.device) -> None:
+        self.rank, self.arguments, self.device = rank, arguments, device
         self.library = load_library(Path(arguments.library) if arguments.library else None)
         self.figures: list[Figure] = []
 
@@ -86,8 +88,11 @@ class RankRun:
         for numerics in map(ExpertNumerics, self.arguments.numerics.split(",")):
             for routing in self.arguments.routing.split(","):
                 self.measure(tokens, numerics, routing)
-        if self.arguments.nccl:
+        if self.arguments.nccl and not is_shared(self.arguments.ranks):
             self.measure_nccl(tokens)
+        if self.arguments.nixl_ep:
+            for routing in self.arguments.routing.split(","):
+                self.measure_nixl_ep(tokens, routing)
 
     def add(self, figure: Figure) -> None:
         """Kept, and told by one rank."""
@@ -99,11 +104,10 @@ class RankRun:
         """One case of ours; its first step is checked before anything is timed."""
         shape = self.shape(tokens, numerics)
         plan = plan_region(shape)
-        regions = symmetric_regions(plan.num_bytes, self.device, dist.group.WORLD.group_name)  # type: ignore[union-attr]
+        regions = world_regions(plan.num_bytes, self.device, self.library, by_handle=False)
         settings = NvlinkSettings(self.arguments.num_sms, timeout_s=5.0)
         experts = NvlinkExperts(shape, self.rank, plan, regions, self.library, settings)
-        num_steps = self.arguments.steps if tokens < LONG_STEP_TOKENS else 4
-        inputs = [make_inputs(shape, routing, self.rank, step, self.device) for step in range(num_steps)]
+        num_steps, inputs = self.inputs(shape, routing)
         errors = [check_step(experts, given) for given in inputs[:2]]
         if max(errors) > CHECK_ERROR or experts.status.failed:
             raise SystemExit(f"{numerics} T={tokens}: error {errors}, {experts.status}")
@@ -151,10 +155,52 @@ class RankRun:
         )
         experts.close()
 
+    def inputs(self, shape: ExpertShape, routing: str) -> tuple[int, list[Inputs]]:
+        """Steps of a graph, and what each brings."""
+        num_steps = self.arguments.steps if shape.max_tokens < LONG_STEP_TOKENS else min(self.arguments.steps, 4)
+        return num_steps, [make_inputs(shape, routing, self.rank, step, self.device) for step in range(num_steps)]
+
+    def measure_nixl_ep(self, tokens: int, routing: str) -> None:
+        """nixl_ep's low-latency kernels with the same inputs, or why they cannot run."""
+        package, shape = find_nixl_ep(), self.shape(tokens, ExpertNumerics.EXACT)
+        if isinstance(package, str):
+            self.tell(f"nixl_ep cannot be imported: {package}")
+            return
+        # Any: torch leaves it untyped, and does not say that it is there.
+        collectives: Any = dist
+        store = collectives.TCPStore(
+            "127.0.0.1", self.arguments.port + 1, is_master=self.rank == 0, wait_for_workers=False
+        )
+        dist.barrier()
+        peer = NixlEp(package, shape, self.rank, store)
+        dist.barrier()
+        num_steps, inputs = self.inputs(shape, routing)
+        if (error := max(peer.check(given) for given in inputs[:2])) > CHECK_ERROR:
+            self.tell(f"nixl_ep T={tokens} {routing}: its outputs are wrong (error {error:.3f}), so no time is told")
+            return
+        answers, out = peer.answers(), torch.empty_like(inputs[0].x)
+
+        def steps() -> None:
+            for given in inputs:
+                _rows, handle = peer.dispatch(given)
+                peer.combine(given, answers, handle, out)
+
+        times = time_replays(graph_of(steps), num_steps, self.arguments.replays)
+        wire_bytes = sum(sum(leaving_bytes(shape, given.topk, self.rank)) for given in inputs) // num_steps
+        p50, p90, p99 = percentiles(times)
+        floor = wire_bytes / FLOOR_BYTES_PER_US / p50
+        self.add(Figure("nixl_ep", tokens, routing, p50, p90, p99, None, None, wire_bytes, floor, 0, peer.buffer_bytes))
+        peer.close()
+
+    def tell(self, line: str) -> None:
+        """Once."""
+        if self.rank == 0:
+            print(line, flush=True)
+
     def measure_nccl(self, tokens: int) -> None:
         """NCCL's ways for as many tokens."""
         shape = self.shape(tokens, ExpertNumerics.EXACT)
-        num_steps = self.arguments.steps if tokens < LONG_STEP_TOKENS else 4
+        num_steps = self.arguments.steps if tokens < LONG_STEP_TOKENS else min(self.arguments.steps, 4)
         for name in ("all_to_all", "gather_scatter"):
             step = getattr(experts_baselines, f"{name}_step")(shape, self.device)
             times = time_replays(graph_of(partial(repeat, step, num_steps)), num_steps, self.arguments.replays)
@@ -169,15 +215,9 @@ def repeat(step: Callable[[], None], times: int) -> None:
 
 def run_rank(rank: int, arguments: argparse.Namespace) -> None:
     """The body of one process."""
-    torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl",
-        init_method=f"tcp://127.0.0.1:{arguments.port}",
-        rank=rank,
-        world_size=arguments.ranks,
-        device_id=torch.device("cuda", rank),
-    )
-    run = RankRun(rank, arguments)
+    run = RankRun(rank, arguments, join_world(rank, arguments.ranks, arguments.port))
+    if is_shared(arguments.ranks):
+        run.tell(f"{arguments.ranks} ranks share {torch.cuda.device_count()} GPU: functional times, no NCCL.")
     for tokens in map(int, arguments.tokens.split(",")):
         run.measure_all(tokens)
     if rank == 0 and arguments.json:
@@ -224,7 +264,7 @@ def machine() -> dict[str, str]:
 def parse(words: list[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=0, help="GPUs to use (default: all)")
+    parser.add_argument("--ranks", type=int, default=0, help="rank processes (default: one for each GPU)")
     parser.add_argument("--tokens", default="1,8,32,128,512,4096", help="tokens per rank, by commas")
     parser.add_argument("--numerics", default="exact,dedup")
     parser.add_argument("--routing", default="uniform", help="uniform, zipf, hot; by commas")
@@ -236,6 +276,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=32, help="steps in a graph, each with a routing of its own")
     parser.add_argument("--replays", type=int, default=50)
     parser.add_argument("--nccl", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--nixl-ep", action=argparse.BooleanOptionalAction, default=True, help="where importable")
     parser.add_argument("--port", type=int, default=29541)
     parser.add_argument("--library", help="kernels built ahead (default: torch's loader builds them)")
     parser.add_argument("--json", help="file for the figures")

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from engine_shim.bench.experts_world import slowest
 from engine_shim.experts.nvlink.experts import NvlinkExperts
-from engine_shim.experts.quantise import pack_rows, unpack_rows
+from engine_shim.experts.quantise import DTYPES, pack_rows, unpack_rows
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape
 
 CHECK_ERROR = 2.0**-6
@@ -32,7 +33,7 @@ def make_inputs(shape: ExpertShape, routing: str, rank: int, step: int, device: 
     """Seeded by rank and step."""
     generator = torch.Generator().manual_seed(step * 1009 + rank)
     tokens = shape.max_tokens
-    x = torch.randn(tokens, shape.hidden_size, generator=generator).bfloat16()
+    x = torch.randn(tokens, shape.hidden_size, generator=generator).to(DTYPES[shape.combine_format])
     odds = torch.ones(shape.num_experts)
     if routing == "zipf":
         odds = 1.0 / torch.arange(1, shape.num_experts + 1)
@@ -66,7 +67,7 @@ def check_step(experts: NvlinkExperts, given: Inputs) -> float:
     row_gains = gains[first : first + shape.local_experts].repeat_interleave(sizes.long())
     answers = experts.answer_region(flight)
     rows = unpack_rows(type(held.rows)(held.rows.numbers[:end], held.rows.scales[:end]))
-    answers[:end] = (rows * row_gains.unsqueeze(1)).bfloat16()
+    answers[:end] = (rows * row_gains.unsqueeze(1)).to(answers.dtype)
     experts.combine_send(flight, answers)
     got = experts.combine_receive(flight).double()
     seen = unpack_rows(pack_rows(given.x, shape.dispatch_format)).double()
@@ -106,14 +107,6 @@ def time_replays(graph: torch.cuda.CUDAGraph, num_steps: int, replays: int) -> l
         marks.append((begin, end))
     torch.cuda.synchronize()
     return slowest([begin.elapsed_time(end) * 1e3 / num_steps for begin, end in marks[WARM_REPLAYS:]])
-
-
-def slowest(own_us: list[float]) -> list[float]:
-    """Element by element the largest of all ranks."""
-    times = torch.tensor(own_us, device="cuda")
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    result: list[float] = times.tolist()
-    return result
 
 
 def time_parts(steps: Callable[[Callable[[], None]], None], parts: int, replays: int) -> list[list[float]]:

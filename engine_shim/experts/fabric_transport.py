@@ -3,6 +3,9 @@
 The agent is not the one that moves KV cache: rows of decode must not stand behind megabytes of prefill. A Put without
 bytes is a bare notice, since what a backend makes of an empty WRITE is its own affair. A peer's notices are known by
 its name, which is new at every start, so nothing of an earlier group is taken for ours.
+
+The Region may lie on a GPU. What torch computes there is ordered by the current stream alone, so before a WRITE is
+posted that stream is waited for: then the outbox is written, and what peers may overwrite next has been read.
 """
 
 from __future__ import annotations
@@ -30,9 +33,12 @@ class RankCard:
     region: Region
 
 
-def take_memory(regions: Regions) -> torch.Tensor:
-    """uint8: inbox, then outbox, not initialised."""
-    return torch.empty(regions.total_bytes, dtype=torch.uint8)
+CPU = torch.device("cpu")
+
+
+def take_memory(regions: Regions, device: torch.device = CPU) -> torch.Tensor:
+    """uint8 on `device`: inbox, then outbox, not initialised."""
+    return torch.empty(regions.total_bytes, dtype=torch.uint8, device=device)
 
 
 def region_of(memory: torch.Tensor) -> Region:
@@ -72,6 +78,8 @@ class FabricTransport:
 
     def scatter(self, puts: Sequence[Put]) -> None:
         """See Transport."""
+        if self._memory.is_cuda and any(put.num_bytes for put in puts):
+            torch.cuda.current_stream(self._memory.device).synchronize()
         for put in puts:
             if put.peer == self._rank:
                 self.inbox[put.target : put.target + put.num_bytes] = self.outbox[put.source :][: put.num_bytes]

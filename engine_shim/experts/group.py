@@ -67,6 +67,11 @@ class ExpertGroup:
         return self._exchange.rank
 
     @property
+    def device(self) -> torch.device:
+        """Where tensors that it is given must lie, and those that it gives."""
+        return self._exchange.transport.inbox.device
+
+    @property
     def status(self) -> Status:
         """See Experts."""
         return self._status

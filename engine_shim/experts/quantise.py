@@ -58,4 +58,5 @@ def _quantise(x: torch.Tensor) -> Rows:
     amax = blocks.abs().amax(-1).clamp(min=LEAST_AMAX)
     inverse = torch.full_like(amax, LARGEST) / amax
     numbers = (blocks * inverse.unsqueeze(-1)).to(torch.float8_e4m3fn)
-    return Rows(numbers.view(x.shape), amax / LARGEST)
+    # By a tensor: by a number, torch multiplies with the inverse on a GPU.
+    return Rows(numbers.view(x.shape), amax / torch.full_like(amax, LARGEST))

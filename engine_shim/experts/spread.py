@@ -27,7 +27,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What all counts together say of one step."""
+    """What all counts together say of one step; on the CPU, wherever the rows are."""
 
     local: torch.Tensor
     """int64 [N, E / N]: rows of each source for each expert of this rank."""
@@ -51,13 +51,13 @@ def traffic_of(counts: torch.Tensor, rank: int, shape: ExpertShape) -> Traffic:
 
 def arrival_of(regions: Regions, rank: int, traffic: Traffic, inbox: torch.Tensor, epoch: int) -> Arrival:
     """What lies in the inbox of `rank`."""
-    shape, run_slots = regions.shape, traffic.target.run_slots
+    shape, run_slots = regions.shape, traffic.target.run_slots.to(inbox.device)
     sent = [row[rank] for row in traffic.sent]
     raw = _gather(regions, inbox, epoch, sent)
     if not shape.deduplicates:
-        return Arrival(raw, _run_slots(run_slots, traffic.local), None)
+        return Arrival(raw, _run_slots(run_slots, traffic.local.to(inbox.device)), None)
     carried = carried_of(raw, shape)
-    sources = torch.repeat_interleave(torch.arange(shape.num_ranks), torch.tensor(sent))
+    sources = torch.repeat_interleave(torch.arange(shape.num_ranks), torch.tensor(sent)).to(inbox.device)
     here = (carried.experts.to(torch.int64) - rank * shape.local_experts).clamp(min=0)
     slots = run_slots[sources.unsqueeze(1), here] + carried.places
     return Arrival(raw, slots.masked_fill(carried.experts < 0, -1), carried.weights)
@@ -66,7 +66,7 @@ def arrival_of(regions: Regions, rank: int, traffic: Traffic, inbox: torch.Tenso
 def spread(arrival: Arrival, target: TargetPlan, shape: ExpertShape) -> Rows:
     """Rows [slots] in the final layout; padding is 0."""
     num_bytes = shape.dispatch_row_bytes
-    out = torch.zeros(int(target.expert_offsets[-1]), num_bytes, dtype=torch.uint8)
+    out = arrival.raw.new_zeros(int(target.expert_offsets[-1]), num_bytes)
     if arrival.slots.dim() == 1:
         out[arrival.slots] = arrival.raw[:, :num_bytes]
     else:
@@ -123,4 +123,4 @@ def _run_slots(run_slots: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     """Slots of rows that come source after source and, within a source, expert after expert."""
     runs, first = local.reshape(-1), run_slots.reshape(-1)
     begins = runs.cumsum(0) - runs
-    return torch.repeat_interleave(first - begins, runs) + torch.arange(int(runs.sum()))
+    return torch.repeat_interleave(first - begins, runs) + torch.arange(int(runs.sum()), device=runs.device)

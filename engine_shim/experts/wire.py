@@ -47,7 +47,8 @@ def rows_of(raw: torch.Tensor, shape: ExpertShape) -> Rows:
 def carried_bytes(topk: torch.Tensor, weights: torch.Tensor, one: Route, shape: ExpertShape) -> torch.Tensor:
     """uint8 [R, 12 K]: what each de-duplicated row carries."""
     tokens = one.rank_order
-    targets = torch.repeat_interleave(torch.arange(shape.num_ranks), one.rank_counts.to(torch.int64))
+    ranks = torch.arange(shape.num_ranks, device=topk.device)
+    targets = torch.repeat_interleave(ranks, one.rank_counts.to(torch.int64))
     experts = topk[tokens].to(torch.int64)
     elsewhere = (experts < 0) | (experts // shape.local_experts != targets.unsqueeze(1))
     places = one.places[tokens] - one.offsets[experts.clamp(min=0)]

@@ -11,7 +11,8 @@ import torch
 
 from engine_shim.bench.expert_processes import Link
 from engine_shim.experts.group import ExpertGroup
-from engine_shim.experts.port import Phase
+from engine_shim.experts.port import Dispatched, Phase
+from engine_shim.experts.quantise import Rows
 from engine_shim.experts.reference import Held, RankTokens, reference_combine, reference_dispatch
 from engine_shim.experts.transport import Put
 from router.contract.errors import RankGone
@@ -44,12 +45,13 @@ def check_cases(group: ExpertGroup, link: Link) -> None:
 
 
 def is_right(group: ExpertGroup, right: RightAnswer) -> bool:
-    mine = right.tokens
-    flight = group.dispatch_send(mine.x, mine.topk, mine.weights)
-    found = group.dispatch_receive(flight)
-    group.combine_send(flight, answers_of(found.rows, found.target, group.rank, group.shape))
+    mine, device = right.tokens, group.device
+    flight = group.dispatch_send(mine.x.to(device), mine.topk.to(device), mine.weights.to(device))
+    there = group.dispatch_receive(flight)
+    found = Dispatched(Rows(there.rows.numbers.cpu(), there.rows.scales.cpu()), there.target)
+    group.combine_send(flight, answers_of(found.rows, found.target, group.rank, group.shape).to(device))
     combined = group.combine_receive(flight)
-    return same_rows(found, right.held) and torch.equal(combined, right.combined)
+    return same_rows(found, right.held) and torch.equal(combined.cpu(), right.combined)
 
 
 def soak(group: ExpertGroup, link: Link) -> None:

@@ -118,7 +118,7 @@ def step_cases() -> list[StepCase]:
         ("three ranks", {"num_ranks": 3, "num_experts": 6}, (16, 5, 2), uniform),
         ("eight ranks", {"num_ranks": 8, "num_experts": 64}, (3, 1, 4, 1, 5, 9, 2, 6), uniform),
         ("bf16", {"dispatch_format": RowFormat.BF16, "hidden_size": 48}, (9, 4, 0, 16), repeated),
-        ("f32", {"dispatch_format": f32, "combine_format": f32, "hidden_size": 20}, (9, 4, 0, 16), gaps),
+        ("f32", {"dispatch_format": f32, "combine_format": f32, "hidden_size": 24}, (9, 4, 0, 16), gaps),
         ("f32 back", {"combine_format": RowFormat.F32, "hidden_size": 256}, (9, 4, 0, 16), uniform),
     ]
     return [

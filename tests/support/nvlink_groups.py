@@ -16,6 +16,7 @@ from engine_shim.experts.nvlink.library import KernelLibrary, load_library
 from engine_shim.experts.nvlink.peers import regions_together
 from engine_shim.experts.nvlink.region import plan_region
 from engine_shim.experts.port import Dispatched, Flight
+from engine_shim.experts.quantise import DTYPES
 from engine_shim.experts.reference import RankTokens
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 
@@ -87,16 +88,17 @@ def nvlink_group(shape: ExpertShape, *, timeout_s: float = 5.0, flights: int = 2
 def load_every_kernel() -> None:
     """A kernel that is first needed while another spins would wait for that one to end: so all are loaded now."""
     for numerics in ExpertNumerics:
-        for row_format in (RowFormat.FP8, RowFormat.BF16):
-            shape = ExpertShape(1, 4, 2, 128, MANY_TOKENS, numerics=numerics, dispatch_format=row_format)
+        for row_format in RowFormat:
+            answer = RowFormat.F32 if row_format is RowFormat.F32 else RowFormat.BF16
+            shape = ExpertShape(1, 4, 2, 128, MANY_TOKENS, 1, numerics, row_format, answer)
             for device, tokens in product(devices_for(torch.cuda.device_count()), (4, MANY_TOKENS)):
                 plan = plan_region(shape)
                 (regions,) = regions_together(plan.num_bytes, [device], library())
                 one = NvlinkExperts(shape, 0, plan, regions, library())
-                x = torch.zeros(tokens, 128, dtype=torch.bfloat16, device=device)
+                x = torch.zeros(tokens, 128, dtype=DTYPES[answer], device=device)
                 topk = torch.zeros(tokens, 2, dtype=torch.int64, device=device)
                 flight = one.dispatch_send(x, topk, torch.zeros(tokens, 2, device=device))
-                answers = torch.zeros_like(one.dispatch_receive(flight).rows.numbers, dtype=torch.bfloat16)
+                answers = torch.zeros_like(one.dispatch_receive(flight).rows.numbers, dtype=x.dtype)
                 one.combine_send(flight, answers)
                 one.combine_receive(flight)
                 one.close()

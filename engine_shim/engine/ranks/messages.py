@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine_shim.engine.port import ExpertRankLoad
+from engine_shim.engine.ranks.meeting import Card
 from engine_shim.engine.reference.batch import Chunk
 from engine_shim.engine.reference.expert_share import ExpertShare
 from engine_shim.engine.reference.settings import ReferenceSettings
-from engine_shim.experts.fabric_transport import RankCard
 from router.contract.kv import KVLayout
 
 
@@ -36,18 +37,17 @@ class Start:
     share: ExpertShare
     settings: ReferenceSettings
     layout: KVLayout
-    kv_fd: int
-    """The engine's KV cache, shared by all ranks of its host."""
+    kv: int | torch.Tensor
+    """The engine's KV cache, shared by all ranks of its host: a file descriptor, or memory of the GPU on which all of
+    them compute, which travels as a handle."""
     num_positions: int
-    wait_for_s: float
-    """The longest wait for the other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
     """This rank can be written."""
 
-    card: RankCard
+    card: Card
     buffer_bytes: int
     """Memory that its experts' rows travel through."""
     pid: int
@@ -57,7 +57,7 @@ class Joining:
 class Together:
     """All ranks' cards."""
 
-    cards: Mapping[int, RankCard]
+    cards: Mapping[int, Card]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import uuid
 from dataclasses import dataclass, replace
 
-import torch
-
 from engine_shim.engine.port import ExpertRankLoad
+from engine_shim.engine.ranks.meeting import kernels_for
 from engine_shim.engine.ranks.messages import Start
 from engine_shim.engine.ranks.processes import RankProcesses
 from engine_shim.engine.ranks.ranked_model import RankedModel
-from engine_shim.engine.ranks.shared_memory import share_memory
+from engine_shim.engine.ranks.shared_memory import Memory, share_memory
 from engine_shim.engine.reference.checkpoint import locate
 from engine_shim.engine.reference.engine import ReferenceEngine, context_of, layout_of
 from engine_shim.engine.reference.expert_share import ExpertShare, expert_shape
 from engine_shim.engine.reference.kernels import kernels_of
-from engine_shim.engine.reference.kv_cache import TORCH_DTYPES
+from engine_shim.engine.reference.opening import device_of, dtype_of
 from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
 from engine_shim.engine.reference.self_check import LENGTHS
-from engine_shim.engine.reference.settings import ReferenceSettings
+from engine_shim.engine.reference.settings import ExpertTransport, ReferenceSettings
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from engine_shim.engine.reference.weights import Holding, load_weights
 from router.contract.errors import BadSettings
@@ -38,7 +36,7 @@ class OpenRanks:
     model: RankedModel
 
     @property
-    def memory(self) -> mmap.mmap:
+    def memory(self) -> Memory:
         """See Ranks."""
         return self.processes.kv.memory
 
@@ -70,10 +68,10 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
         RankGone: a rank ended while it started.
     """
     path = locate(settings.model)
-    if settings.device != "cpu" or not path.is_dir():
-        raise BadSettings("Expert ranks compute Hugging Face checkpoints on the CPU; use --device cpu, or --ep 1.")
-    checkpoint, device = SafetensorsCheckpoint(path), torch.device("cpu")
-    config, dtype = checkpoint.config, TORCH_DTYPES[settings.dtype or "float32"]
+    if not path.is_dir():
+        raise BadSettings("Expert ranks compute Hugging Face checkpoints; name a directory, or use --ep 1.")
+    checkpoint, device = SafetensorsCheckpoint(path), device_of(settings)
+    config, dtype = checkpoint.config, dtype_of(settings, device)
     # The self-check's batches are larger than small engines' own.
     share = ExpertShare(settings.num_ranks, settings.expert_numerics, max(settings.max_batch_tokens, *LENGTHS))
     expert_shape(config, dtype, share)
@@ -85,14 +83,16 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
         share=share,
         settings=replace(settings, num_threads=max(threads // settings.num_ranks, 1)),
         layout=layout,
-        kv_fd=0,
+        kv=0,
         num_positions=context_of(config, layout, settings),
-        wait_for_s=settings.expert_wait_for_s,
     )
-    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes))
+    if settings.expert_transport is ExpertTransport.NVLINK:
+        # Built here, once, and found ready by all ranks.
+        kernels_for(settings)
+    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device))
     processes.start()
     outer = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics), Holding(layers=False))
     checkpoint.hashes.update(processes.hashes)
     weights = replace(outer, digest=checkpoint.digest())
-    ranks = OpenRanks(processes, RankedModel(processes, weights.head, dtype))
+    ranks = OpenRanks(processes, RankedModel(processes, weights.head, dtype, device))
     return ReferenceEngine(config, weights, Tokenizer.load(path), settings, ranks)

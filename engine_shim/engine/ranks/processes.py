@@ -71,7 +71,7 @@ class RankProcesses:
         group = f"{self.plan.group}.{self._generation}"
         self._spawn()
         for number, connection in enumerate(self._connections):
-            connection.send(replace(self.plan, rank=number, group=group, kv_fd=self.kv.fd))
+            connection.send(replace(self.plan, rank=number, group=group, kv=self.kv.handle))
         joining = self._all(Joining, START_FOR_S)
         self.pids = [one.pid for one in joining]
         self._tell(Together({number: one.card for number, one in enumerate(joining)}))
@@ -115,7 +115,7 @@ class RankProcesses:
         fds = [theirs.fileno() for _, theirs in pipes]
         argv = [sys.executable, "-m", "engine_shim.engine.ranks.rank", *map(str, fds)]
         self._leader = subprocess.Popen(
-            argv, pass_fds=(*fds, self.kv.fd), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+            argv, pass_fds=(*fds, *self.kv.fds), stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
         )
         for _, theirs in pipes:
             theirs.close()

@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 import torch
 
 from engine_shim.engine.port import ExpertRankLoad
-from engine_shim.engine.ranks.halves import NUM_HALVES, forward_in_halves
+from engine_shim.engine.ranks.halves import forward_in_halves
+from engine_shim.engine.ranks.meeting import meeting_of
 from engine_shim.engine.ranks.messages import (
     Compute,
     Computed,
@@ -37,11 +38,7 @@ from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
 from engine_shim.engine.reference.self_check import check_invariance
 from engine_shim.engine.reference.settings import Numerics
 from engine_shim.engine.reference.weights import Holding, load_weights
-from engine_shim.experts.fabric_transport import FabricTransport, region_of, take_memory
-from engine_shim.experts.group import ExpertGroup, Waiting
-from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.stats import ExpertStats
-from engine_shim.fabric.nixl import NixlFabric
 from router.contract.errors import TandemError
 
 log = logging.getLogger("tandem.rank")
@@ -82,28 +79,25 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     settings = start.settings
     torch.set_num_threads(max(settings.num_threads, 1))
     checkpoint = SafetensorsCheckpoint(locate(settings.model))
-    dtype = TORCH_DTYPES[settings.dtype or "float32"]
-    flights = NUM_HALVES if settings.expert_overlap else 1
-    regions = plan_regions(expert_shape(checkpoint.config, dtype, start.share), flights=flights)
-    memory = take_memory(regions)
-    fabric = NixlFabric(f"{start.group}-{start.rank}", region_of(memory))
-    transport = FabricTransport(fabric, memory, regions, start.rank)
-    connection.send(Joining(transport.card(), regions.total_bytes, os.getpid()))
+    dtype = TORCH_DTYPES[start.layout.dtype]
+    device = start.kv.device if isinstance(start.kv, torch.Tensor) else torch.device("cpu")
+    shape = expert_shape(checkpoint.config, dtype, start.share)
+    meeting = meeting_of(shape, start.rank, start.group, device, settings)
+    connection.send(Joining(meeting.card, meeting.buffer_bytes, os.getpid()))
     together = connection.recv()
     assert isinstance(together, Together)
-    transport.connect(together.cards)
-    group = ExpertGroup.over(transport, regions, start.rank, Waiting(start.wait_for_s))
-    kernels, device = kernels_of(settings.numerics), torch.device("cpu")
+    group = meeting.meet(together.cards)
+    kernels = kernels_of(settings.numerics)
     weights = load_weights(checkpoint, dtype, device, kernels, Holding(group))
     model = Model(checkpoint.config, weights, start.num_positions, kernels)
-    cache = KVCache(start.layout, device, map_memory(start.kv_fd, start.layout.total_bytes))
+    cache = KVCache(start.layout, device, map_memory(start.kv, start.layout.total_bytes))
     if settings.numerics is Numerics.INVARIANT:
         check_invariance(model, start.layout, start.num_positions, device)
     compute = _computing(model, cache, in_halves=settings.expert_overlap)
     compute(Compute(()))
     connection.send(Ready(checkpoint.hashes))
     while isinstance(message := connection.recv(), Compute):
-        connection.send(Computed(compute(message).float().numpy(), _load(group.stats)))
+        connection.send(Computed(compute(message).float().cpu().numpy(), _load(group.stats)))
 
 
 def _computing(model: Model, cache: KVCache, *, in_halves: bool) -> Callable[[Compute], torch.Tensor]:

@@ -24,12 +24,11 @@ import torch
 
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.kv_cache import KVCache
+from engine_shim.engine.reference.pair_product import ROW_MULTIPLE, multiply
 from engine_shim.engine.reference.serial import serial_exp_
 from engine_shim.engine.reference.settings import KEY_TILE
 from router.contract.kv import BlockTable
 
-ROW_MULTIPLE = 16
-"""Matrices have a multiple of so many rows: there, every row of a product has the same bits at any height."""
 CHUNK_ROWS = 64
 """Rows of a query tile of a prompt."""
 MAX_PAIRS = 256
@@ -116,11 +115,11 @@ class _Group:
         shape = (num_kv_heads, len(self._tile_of_pair), self._height)
         scores, mixtures = queries.new_empty(*shape, KEY_TILE), queries.new_empty(*shape, head_dim)
         for head in range(num_kv_heads):
-            torch.bmm(tiles[head][self._tile_of_pair], keys[:, :, head].transpose(1, 2), out=scores[head])
+            multiply(tiles[head][self._tile_of_pair], keys[:, :, head].transpose(1, 2), scores[head])
         maxima = scores.masked_fill_(self._hidden, HIDDEN).amax(-1)
         shares = scores.softmax(-1)
         for head in range(num_kv_heads):
-            torch.bmm(shares[head], values[:, :, head], out=mixtures[head])
+            multiply(shares[head], values[:, :, head], mixtures[head])
         out = self._join(maxima, shares.amax(-1), mixtures)
         picked = out.view(num_kv_heads, -1, head_dim)[:, slots]
         return picked.view(num_kv_heads, num_rows, group_size, head_dim).transpose(0, 1)

@@ -37,7 +37,10 @@ class TiledLinear:
 
 
 class InvariantLinears:
-    """Makes Linears whose rows are independent, and remembers what was probed."""
+    """Makes Linears whose rows are independent, and remembers what was probed.
+
+    cuBLAS has more float32 kernels, for more ranges of rows, than PROBED_ROWS can meet: there, all is tiled.
+    """
 
     def __init__(self) -> None:
         self._verdicts: dict[tuple[torch.Size, torch.dtype, torch.device], bool] = {}
@@ -47,7 +50,8 @@ class InvariantLinears:
         linear = PackedLinear(weight) if can_pack(weight) else PlainLinear(weight)
         key = (weight.shape, weight.dtype, weight.device)
         if key not in self._verdicts:
-            self._verdicts[key] = is_row_invariant(linear, weight)
+            unsure = weight.is_cuda and weight.dtype is torch.float32
+            self._verdicts[key] = not unsure and is_row_invariant(linear, weight)
         return linear if self._verdicts[key] else TiledLinear(linear)
 
 

@@ -32,7 +32,7 @@ _AXES = {
 class KVCache:
     """Memory of the blocks. It is zero at the start, and its pages are first touched when a block is written."""
 
-    def __init__(self, layout: KVLayout, device: torch.device, memory: mmap.mmap | None = None) -> None:
+    def __init__(self, layout: KVLayout, device: torch.device, memory: mmap.mmap | torch.Tensor | None = None) -> None:
         """Take `layout.total_bytes` on `device`, or lie in `memory`."""
         self.layout = layout
         dtype = TORCH_DTYPES[layout.dtype]
@@ -72,7 +72,11 @@ class KVCache:
         return lambda: bool(event.query())  # type: ignore[no-untyped-call]
 
 
-def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device, memory: mmap.mmap | None) -> torch.Tensor:
+def _zeros(
+    num_bytes: int, dtype: torch.dtype, device: torch.device, memory: mmap.mmap | torch.Tensor | None
+) -> torch.Tensor:
+    if isinstance(memory, torch.Tensor):
+        return memory.view(dtype)
     if device.type != "cpu":
         return torch.zeros(num_bytes, dtype=torch.uint8, device=device).view(dtype)
     # torch.zeros writes every page; an anonymous mapping is zero without having been touched.

@@ -13,7 +13,7 @@ from engine_shim.engine.reference.gate import Gate
 from engine_shim.engine.reference.mlp import SwiGLU
 from engine_shim.engine.reference.walk import Walk, finish
 from engine_shim.experts.port import Dispatched, Experts
-from engine_shim.experts.quantise import unpack_rows
+from engine_shim.experts.quantise import Rows, unpack_rows
 
 
 class MixtureOfExperts:
@@ -43,9 +43,9 @@ class MixtureOfExperts:
 
     def _answers(self, held: Dispatched, dtype: torch.dtype) -> torch.Tensor:
         """[slots, H]; padding is not written."""
-        rows = unpack_rows(held.rows).to(dtype)
-        answers = torch.empty_like(rows)
         begins, counts = held.target.expert_offsets.tolist(), held.target.expert_counts.tolist()
+        rows = unpack_rows(Rows(held.rows.numbers[: begins[-1]], held.rows.scales[: begins[-1]])).to(dtype)
+        answers = torch.empty_like(rows)
         for expert, begin, count in zip(self._local, begins, counts, strict=False):
             if count:
                 answers[begin : begin + count] = expert(rows[begin : begin + count].contiguous())

@@ -25,16 +25,28 @@ def open_engine(settings: ReferenceSettings) -> ReferenceEngine:
     """
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
-    if settings.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
-    device = torch.device(settings.device)
+    device = device_of(settings)
     if device.type == "cpu":
         keep_freed_memory()
     path = locate(settings.model)
     checkpoint = SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
-    dtype = TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
-    weights = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics))
+    weights = load_weights(checkpoint, dtype_of(settings, device), device, kernels_of(settings.numerics))
     engine = ReferenceEngine(checkpoint.config, weights, Tokenizer.load(path), settings)
     # Loading has left copies of the weights' bytes behind.
     return_freed_memory()
     return engine
+
+
+def device_of(settings: ReferenceSettings) -> torch.device:
+    """Where the engine computes; a GPU is named with its number. Raises ModelUnusable when there is no such device."""
+    device = torch.device(settings.device)
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
+    return torch.device("cuda", device.index or 0)
+
+
+def dtype_of(settings: ReferenceSettings, device: torch.device) -> torch.dtype:
+    """Of weights and KV cache."""
+    return TORCH_DTYPES[settings.dtype or ("float32" if device.type == "cpu" else "bfloat16")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 from typing import Protocol
 
+import torch
+
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.reference.model import ForwardPass
 
@@ -13,8 +15,8 @@ class Ranks(Protocol):
     """All of them; they live and die together."""
 
     @property
-    def memory(self) -> mmap.mmap:
-        """The KV cache, which they share."""
+    def memory(self) -> mmap.mmap | torch.Tensor:
+        """The KV cache, which they share: on the host, or uint8 on the engine's GPU."""
 
     @property
     def model(self) -> ForwardPass:

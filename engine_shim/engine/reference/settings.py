@@ -22,6 +22,15 @@ class Numerics(StrEnum):
     """A row's bits depend on its own tokens alone: not on the batch, the chunking, cache hits or the block size."""
 
 
+class ExpertTransport(StrEnum):
+    """How rows travel between the ranks of one engine."""
+
+    NIXL = "nixl"
+    """WRITEs into each other's memory, on the CPU or on a GPU."""
+    NVLINK = "nvlink"
+    """CUDA kernels that address the memory of all ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceSettings:
     """How to load and run a model. 0 and "" mean "derive it"."""
@@ -53,6 +62,9 @@ class ReferenceSettings:
     num_ranks: int = 1
     """Processes that share the experts of each layer; 1: this one holds all."""
     expert_numerics: ExpertNumerics = ExpertNumerics.EXACT
+    expert_transport: ExpertTransport = ExpertTransport.NIXL
+    expert_kernels: str = ""
+    """A library of the NVLink kernels that was built ahead; empty: built at first use, and kept."""
     expert_wait_for_s: float = 10.0
     """The longest that a rank waits for the others within one layer."""
     expert_overlap: bool = False
@@ -70,6 +82,8 @@ class ReferenceSettings:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must not be negative.")
         if self.expert_overlap and self.num_ranks == 1:
             raise BadSettings("Nothing travels within one rank, so nothing can be overlapped; use --ep 2 or more.")
+        if self.expert_transport is ExpertTransport.NVLINK and self.device == "cpu":
+            raise BadSettings("Experts over NVLink need GPUs; use --device cuda, or --expert-transport nixl.")
         if self.dtype not in ("", "float32", "bfloat16", "float16"):
             raise BadSettings(f"Engine dtype {self.dtype!r} is unknown; use float32, bfloat16 or float16.")
         if self.numerics is Numerics.INVARIANT and KEY_TILE % self.block_tokens:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from engine_shim.experts.quantise import DTYPES
 from engine_shim.experts.shape import ExpertShape
 from router.contract.errors import BadRequest
 
@@ -18,8 +19,7 @@ def check_inputs(
     Raises:
         BadRequest: a type, size or place that the kernels cannot take.
     """
-    if x.dtype is not torch.bfloat16 or x.dim() != 2 or x.shape[1] != shape.hidden_size:
-        raise BadRequest(f"x must be bfloat16 [tokens, {shape.hidden_size}], not {x.dtype} {[*x.shape]}.")
+    check_rows(shape, x, "x", "tokens")
     if len(x) > shape.max_tokens:
         raise BadRequest(
             f"This rank has {len(x)} tokens, but the group was made for {shape.max_tokens}; take several steps."
@@ -31,6 +31,18 @@ def check_inputs(
         raise BadRequest(f"Weights must be float32 {[*wanted]}, not {weights.dtype} {[*weights.shape]}.")
     for tensor, name in ((x, "x"), (topk, "Choices"), (weights, "Weights")):
         check_memory(tensor, name, device)
+
+
+def check_rows(shape: ExpertShape, rows: torch.Tensor, name: str, what: str) -> None:
+    """The rows are as wide as the group's, and of the type of its answers: bfloat16 or float32.
+
+    Raises:
+        BadRequest: another type or width.
+    """
+    dtype = DTYPES[shape.combine_format]
+    if rows.dtype is not dtype or rows.dim() != 2 or rows.shape[1] != shape.hidden_size:
+        wanted = f"{str(dtype).removeprefix('torch.')} [{what}, {shape.hidden_size}]"
+        raise BadRequest(f"{name} must be {wanted}, not {rows.dtype} {[*rows.shape]}.")
 
 
 def check_memory(tensor: torch.Tensor, name: str, device: torch.device) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from engine_shim.experts.nvlink.arguments import check_inputs, check_memory, live_tokens
+from engine_shim.experts.nvlink.arguments import check_inputs, check_memory, check_rows, live_tokens
 from engine_shim.experts.nvlink.library import KernelLibrary
 from engine_shim.experts.nvlink.parts import STATUS_WORDS, GroupWords, Part, make_part
 from engine_shim.experts.nvlink.peers import PeerRegions
-from engine_shim.experts.nvlink.region import RegionPlan
+from engine_shim.experts.nvlink.region import RegionPlan, kernel_columns
 from engine_shim.experts.port import Dispatched, Flight, Phase, Status
 from engine_shim.experts.quantise import Rows
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape
@@ -45,7 +45,7 @@ class NvlinkSettings:
 
 
 class NvlinkExperts:
-    """See Experts; the arguments live on the rank's GPU, x is bfloat16, and kernels run on the current stream."""
+    """See Experts; x and answers are of one dtype and on the rank's GPU, and kernels run on the current stream."""
 
     def __init__(
         self,
@@ -114,11 +114,11 @@ class NvlinkExperts:
         return self._receive(flight)
 
     def answer_region(self, flight: Flight) -> torch.Tensor:
-        """bfloat16 [slots, H]: answers that the engine writes here need no copy. Write after `dispatch_receive`."""
+        """[slots, H]: answers that the engine writes here need no copy. Write after `dispatch_receive`."""
         return self._part_of(flight).answers
 
     def combine_send(self, flight: Flight, answers: torch.Tensor) -> None:
-        """See Experts; answers are bfloat16 [slots, H], the slots of Dispatched.rows or at least those with rows."""
+        """See Experts; answers are of x's dtype, the slots of Dispatched.rows or at least those with rows."""
         part = self._take_answers(flight, answers)
         self._launch("tandem_combine_send", part, self._blocks_for_slices())
 
@@ -133,6 +133,11 @@ class NvlinkExperts:
         if not part.params.both_halves:
             self._launch("tandem_combine_send", part, self._blocks_for_slices())
         return self._end(part, out)
+
+    def wait(self) -> None:
+        """What was launched on the current stream has run. Raises RankGone or BadRequest after a fault."""
+        torch.cuda.current_stream(self._device).synchronize()
+        self._check_sound()
 
     def mask(self, peers: frozenset[int]) -> None:
         """See Experts."""
@@ -186,9 +191,7 @@ class NvlinkExperts:
 
     def _take_answers(self, flight: Flight, answers: torch.Tensor) -> Part:
         part = self._part_of(flight)
-        width = self._shape.hidden_size
-        if answers.dtype is not torch.bfloat16 or answers.dim() != 2 or answers.shape[1] != width:
-            raise BadRequest(f"Answers must be bfloat16 [slots, {width}], not {answers.dtype} {[*answers.shape]}.")
+        check_rows(self._shape, answers, "Answers", "slots")
         check_memory(answers, "Answers", self._device)
         part.held = (*part.held, answers)
         params = part.params
@@ -199,11 +202,11 @@ class NvlinkExperts:
     def _end(self, part: Part, out: torch.Tensor | None) -> torch.Tensor:
         x = part.held[0]
         out = torch.empty_like(x) if out is None else out
-        if out.dtype is not torch.bfloat16 or out.shape != x.shape:
-            raise BadRequest(f"The output must be bfloat16 {[*x.shape]}, not {out.dtype} {[*out.shape]}.")
+        if out.dtype is not x.dtype or out.shape != x.shape:
+            raise BadRequest(f"The output must be {x.dtype} {[*x.shape]}, not {out.dtype} {[*out.shape]}.")
         check_memory(out, "The output", self._device)
         part.params.out = out.data_ptr()
-        slices = self._shape.max_tokens * -(-self._shape.hidden_size // 256)
+        slices = self._shape.max_tokens * -(-kernel_columns(self._shape) // 256)
         blocks = min(self._num_sms * BLOCKS_PER_SM, -(-slices // WARPS_RECEIVING))
         self._launch("tandem_combine_recv", part, blocks)
         part.flight, part.held = None, ()
@@ -216,14 +219,14 @@ class NvlinkExperts:
 
     def _blocks_for_spreading(self, chunks: int) -> int:
         shape = self._shape
-        slices = shape.num_ranks * shape.max_tokens * -(-shape.hidden_size // SPREAD_COLUMNS)
+        slices = shape.num_ranks * shape.max_tokens * -(-kernel_columns(shape) // SPREAD_COLUMNS)
         # In chunks it runs beside the blocks that send, which leave room for one on each multiprocessor.
         room = self._num_sms * (BLOCKS_PER_SM if chunks == 1 else 1)
         return min(room, -(-slices // WARPS_SENDING))
 
     def _blocks_for_slices(self) -> int:
         shape = self._shape
-        slices = shape.num_ranks * shape.max_tokens * -(-shape.hidden_size // 256)
+        slices = shape.num_ranks * shape.max_tokens * -(-kernel_columns(shape) // 256)
         return min(self._num_sms * BLOCKS_PER_SM, -(-slices // WARPS_SENDING))
 
     def _part_of(self, flight: Flight) -> Part:

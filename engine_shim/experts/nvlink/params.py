@@ -51,6 +51,7 @@ NUMBERS = (
     "align",
     "ids_are_64",
     "fp8",
+    "f32",
     "copy_expert_out",
     "both_halves",
 )

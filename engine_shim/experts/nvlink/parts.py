@@ -8,7 +8,7 @@ import torch
 
 from engine_shim.experts.nvlink.params import Params
 from engine_shim.experts.nvlink.peers import PeerRegions
-from engine_shim.experts.nvlink.region import PartOffsets
+from engine_shim.experts.nvlink.region import PartOffsets, kernel_columns
 from engine_shim.experts.plan import TargetPlan
 from engine_shim.experts.port import Flight
 from engine_shim.experts.quantise import DTYPES
@@ -89,7 +89,7 @@ def make_part(
         params=params,
         numbers=view(offsets.x, DTYPES[shape.dispatch_format], width),
         scales=view(offsets.scale, torch.float32, shape.num_scales),
-        answers=view(offsets.y, torch.bfloat16, width),
+        answers=view(offsets.y, DTYPES[shape.combine_format], width),
         target=target,
         private=tuple(private.values()),
     )
@@ -102,11 +102,12 @@ def _sizes(shape: ExpertShape) -> dict[str, int]:
         "experts": shape.num_experts,
         "local_experts": shape.local_experts,
         "topk": shape.top_k,
-        "hidden": shape.hidden_size,
+        "hidden": kernel_columns(shape),
         "max_tokens": shape.max_tokens,
         "align": shape.expert_align,
         "chunks": CHUNKS if chunked else 1,
         "fp8": int(shape.dispatch_format is RowFormat.FP8),
+        "f32": int(shape.combine_format is RowFormat.F32),
     }
 
 

@@ -57,28 +57,50 @@ def symmetric_regions(num_bytes: int, device: torch.device, group: str) -> PeerR
     return PeerRegions(own, tuple(meeting.buffer_ptrs), close=lambda: None)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRegion:
+    """One rank's region, which other processes can open by its handle."""
+
+    device: torch.device
+    address: int
+    num_bytes: int
+    handle: bytes
+    library: KernelLibrary
+
+    def meet(self, rank: int, handles: Sequence[bytes]) -> PeerRegions:
+        """This region as that of `rank`, beside those of the other handles. No rank may give its own back meanwhile."""
+        device, library, addresses = self.device, self.library, []
+        for peer, handle in enumerate(handles):
+            seen = ctypes.c_void_p(self.address)
+            if peer != rank:
+                library.call("tandem_open", device.index, handle, ctypes.byref(seen))
+            addresses.append(seen.value or 0)
+
+        def close() -> None:
+            for peer, seen in enumerate(addresses):
+                if peer != rank:
+                    library.call("tandem_close", device.index, seen)
+            library.call("tandem_free", device.index, self.address)
+
+        return PeerRegions(bytes_at(self.address, self.num_bytes, device), tuple(addresses), close)
+
+
+def share_region(num_bytes: int, device: torch.device, library: KernelLibrary) -> SharedRegion:
+    """Memory of this process, all zero, that others can open by CUDA IPC."""
+    address = _allocate(library, device, num_bytes)
+    handle = ctypes.create_string_buffer(IPC_HANDLE_BYTES)
+    library.call("tandem_share", address, handle)
+    return SharedRegion(device, address, num_bytes, handle.raw, library)
+
+
 def regions_by_handle(
     num_bytes: int, device: torch.device, rank: int, exchange: Exchange, library: KernelLibrary
 ) -> PeerRegions:
     """Regions by CUDA IPC; all ranks call it together, each in a process of its own."""
-    address = _allocate(library, device, num_bytes)
-    handle = ctypes.create_string_buffer(IPC_HANDLE_BYTES)
-    library.call("tandem_share", address, handle)
-    addresses = []
-    for peer, opened in enumerate(exchange(handle.raw)):
-        seen = ctypes.c_void_p(address)
-        if peer != rank:
-            library.call("tandem_open", device.index, opened, ctypes.byref(seen))
-        addresses.append(seen.value or 0)
+    shared = share_region(num_bytes, device, library)
+    regions = shared.meet(rank, exchange(shared.handle))
     exchange(b"opened")
-
-    def close() -> None:
-        for peer, seen in enumerate(addresses):
-            if peer != rank:
-                library.call("tandem_close", device.index, seen)
-        library.call("tandem_free", device.index, address)
-
-    return PeerRegions(bytes_at(address, num_bytes, device), tuple(addresses), close)
+    return regions
 
 
 def regions_together(num_bytes: int, devices: Sequence[torch.device], library: KernelLibrary) -> list[PeerRegions]:

@@ -23,7 +23,7 @@ from router.contract.errors import BadSettings
 ALIGN_BYTES = 256
 FLAG_BYTES = 32
 COLUMNS_MULTIPLE = 16
-"""A thread takes so many numbers of a row."""
+"""A thread takes so many columns of a row."""
 MAX_RANKS = 64
 MAX_EXPERTS = 512
 MAX_TOP_K = 32
@@ -102,6 +102,11 @@ def plan_region(shape: ExpertShape, flights: int = 2) -> RegionPlan:
     return RegionPlan(tuple(part() for _ in range(flights)), end)
 
 
+def kernel_columns(shape: ExpertShape) -> int:
+    """Columns of a row as the kernels count them, in bfloat16: a float32 is two of them, which are moved together."""
+    return shape.hidden_size * (2 if shape.combine_format is RowFormat.F32 else 1)
+
+
 def check_shape(shape: ExpertShape) -> None:
     """The kernels serve this shape.
 
@@ -115,14 +120,15 @@ def check_shape(shape: ExpertShape) -> None:
     ):
         if value > most:
             raise BadSettings(f"Expert setting {name} is {value}; over NVLink it is at most {most}.")
-    if shape.hidden_size % COLUMNS_MULTIPLE:
+    if kernel_columns(shape) % COLUMNS_MULTIPLE:
         raise BadSettings(
-            f"Hidden size {shape.hidden_size} is no multiple of {COLUMNS_MULTIPLE}; pad it, or use another transport."
+            f"A row of hidden size {shape.hidden_size} is no multiple of {2 * COLUMNS_MULTIPLE} bytes; pad it, or use "
+            "another transport."
         )
     if shape.dispatch_format is RowFormat.FP8 and shape.hidden_size > MAX_HIDDEN_FP8:
         raise BadSettings(f"Hidden size {shape.hidden_size} in fp8 is over {MAX_HIDDEN_FP8}; dispatch in bf16.")
-    if shape.dispatch_format is RowFormat.F32 or shape.combine_format is not RowFormat.BF16:
-        raise BadSettings("Over NVLink, dispatch is fp8 or bf16 and combine is bf16; use another transport for f32.")
+    if (shape.dispatch_format is RowFormat.F32) is not (shape.combine_format is RowFormat.F32):
+        raise BadSettings("Over NVLink, rows travel in f32 both ways or neither way; choose one format for both.")
 
 
 def check_room(wanted_bytes: int, free_bytes: int) -> None:

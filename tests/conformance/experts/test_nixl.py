@@ -34,6 +34,18 @@ def test_steps_between_processes_are_the_reference_s(numerics: ExpertNumerics) -
             assert [crew.receive(rank, 60) for rank in range(4)] == [True] * 4, case.name
 
 
+@pytest.mark.needs("gpu")
+@pytest.mark.parametrize("numerics", list(ExpertNumerics))
+def test_steps_between_processes_in_gpu_memory_are_the_reference_s(numerics: ExpertNumerics) -> None:
+    shape = replace(SMALL, numerics=numerics)
+    cases = [case for case in STEP_CASES if case.shape == shape]
+    with crew_of(plan_regions(shape, private_rows=5), check_cases, wait_for_s=60, device="cuda:0") as crew:
+        for case in cases:
+            for link, right in zip(crew.links, right_answers(case, seed=1), strict=True):
+                link.send(right)
+            assert [crew.receive(rank, 60) for rank in range(4)] == [True] * 4, case.name
+
+
 @pytest.mark.timeout(4000)
 def test_a_soak_with_sleeps_and_changing_tokens() -> None:
     with crew_of(plan_regions(PLAIN, private_rows=2), soak, wait_for_s=60) as crew:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine_shim.experts.port import Phase
+from engine_shim.experts.quantise import DTYPES
 from engine_shim.experts.reference import RankTokens, reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 from router.contract.errors import BadRequest, RankGone
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.needs("gpu")
 CASES = [
     case
     for case in STEP_CASES
-    if case.shape.dispatch_format is not RowFormat.F32 and case.shape.combine_format is RowFormat.BF16
+    if (case.shape.dispatch_format is RowFormat.F32) is (case.shape.combine_format is RowFormat.F32)
+]
+F32 = ExpertShape(4, 16, 4, 272, 1100, expert_align=8, dispatch_format=RowFormat.F32, combine_format=RowFormat.F32)
+CASES += [
+    StepCase(f"f32, {numerics}, {tokens}", replace(F32, numerics=numerics), tokens, gaps, torch.float32)
+    for numerics in ExpertNumerics
+    for tokens in ((3, 0, 7, 16), (1100, 0, 390, 1))
 ]
 WIDE = ExpertShape(num_ranks=2, num_experts=256, top_k=8, hidden_size=7168, max_tokens=128, expert_align=128)
 CASES += [
@@ -43,10 +50,12 @@ def _kernels() -> None:
     load_every_kernel()
 
 
-def on_gpus(step: list[RankTokens], topk_dtype: torch.dtype = torch.int64) -> list[RankTokens]:
+def on_gpus(
+    step: list[RankTokens], topk_dtype: torch.dtype = torch.int64, dtype: torch.dtype = torch.bfloat16
+) -> list[RankTokens]:
     devices = devices_for(len(step))
     return [
-        RankTokens(t.x.bfloat16().to(d), t.topk.to(topk_dtype).to(d), t.weights.to(d))
+        RankTokens(t.x.to(dtype).to(d), t.topk.to(topk_dtype).to(d), t.weights.to(d))
         for t, d in zip(step, devices, strict=True)
     ]
 
@@ -55,9 +64,10 @@ def check_step(
     group: NvlinkGroup, case: StepCase, seed: int, topk_dtype: torch.dtype = torch.int64
 ) -> list[torch.Tensor]:
     """One step; asserts every byte of it, and returns the outputs."""
-    step = [RankTokens(t.x.bfloat16(), t.topk, t.weights) for t in case.step(seed)]
+    dtype = DTYPES[case.shape.combine_format]
+    step = [RankTokens(t.x.to(dtype), t.topk, t.weights) for t in case.step(seed)]
     wanted = reference_dispatch(step, case.shape)
-    there = on_gpus(step, topk_dtype)
+    there = on_gpus(step, topk_dtype, dtype)
     for rank in group.ranks:  # what is left over from the step before must not be taken for this one's
         part = rank._parts[(rank._flights + 1) % len(rank._parts)]
         for tensor in (part.numbers, part.scales, part.answers):
@@ -79,12 +89,12 @@ def check_step(
         )
         assert held.rows.scales[:slots].cpu()[filled].equal(want.rows.scales[filled])
         generator = torch.Generator().manual_seed(seed * 31 + rank)
-        answers.append(torch.randn(slots, case.shape.hidden_size, generator=generator).bfloat16())
+        answers.append(torch.randn(slots, case.shape.hidden_size, generator=generator).to(dtype))
     on_devices = [answer.to(tokens.x.device) for answer, tokens in zip(answers, there, strict=True)]
     torch.cuda.synchronize()
     group.combine([flight for flight, _ in flown], on_devices, out)
     group.wait()
-    for got, want_out in zip(out, reference_combine(answers, step, case.shape, torch.bfloat16), strict=True):
+    for got, want_out in zip(out, reference_combine(answers, step, case.shape, dtype), strict=True):
         assert got.cpu().equal(want_out)
     return out
 

@@ -1,4 +1,4 @@
-// Combine, receive half: the origin sums in float32 and rounds once to bf16. It also ends the step: the last block moves
+// Combine, receive half: the origin sums in float32 and rounds once to bf16, or not at all. It also ends the step: the last block moves
 // the slot's epoch on.
 //
 //   exact          the rows of a token are read where they are, in other ranks' memory, and summed in the order of k
@@ -33,6 +33,7 @@ __device__ __forceinline__ Entry find_entry(const Params& p, uint64_t alive, int
 }
 
 // Columns summed by one warp, entry by entry.
+template <bool F32>
 __device__ __forceinline__ void sum_experts(const Params& p, const Entry& entry, int column, float* sum) {
     for (int first = 0; first < p.topk; first += AHEAD) {
         uint4 values[AHEAD];
@@ -47,12 +48,13 @@ __device__ __forceinline__ void sum_experts(const Params& p, const Entry& entry,
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j) {
             const float weight = __shfl_sync(~0u, entry.weight, (first + j) % 32);
-            if (there >> j & 1) add_weighted(sum, values[j], weight);
+            if (there >> j & 1) add_weighted<F32>(sum, values[j], weight);
         }
     }
 }
 
 // Columns summed by one warp, rank by rank.
+template <bool F32>
 __device__ __forceinline__ void sum_partials(const Params& p, const Entry& entry, int t, int column, float* sum) {
     const __nv_bfloat16* partial = reinterpret_cast<const __nv_bfloat16*>(p.region[p.me] + p.partial);
     for (int first = 0; first < p.ranks; first += AHEAD) {
@@ -66,11 +68,11 @@ __device__ __forceinline__ void sum_partials(const Params& p, const Entry& entry
         }
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j)
-            if (there >> j & 1) add(sum, values[j]);
+            if (there >> j & 1) add<F32>(sum, values[j]);
     }
 }
 
-template <bool DEDUP>
+template <bool DEDUP, bool F32>
 __global__ __launch_bounds__(RECV_THREADS, 2) void combine_recv_kernel(const __grid_constant__ Params p) {
     // Partial sums are announced by flags alone; rows that others read have to be complete before this rank says so.
     if constexpr (!DEDUP) begin_after_previous();
@@ -91,12 +93,12 @@ __global__ __launch_bounds__(RECV_THREADS, 2) void combine_recv_kernel(const __g
         if (!sound) {
             for (float& s : sum) s = __int_as_float(0x7fc00000);
         } else if constexpr (DEDUP) {
-            sum_partials(p, entry, t, column, sum);
+            sum_partials<F32>(p, entry, t, column, sum);
         } else {
-            sum_experts(p, entry, column, sum);
+            sum_experts<F32>(p, entry, column, sum);
         }
         if (column < p.hidden)
-            *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) + static_cast<int64_t>(t) * p.hidden + column) = pack(sum);
+            *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) + static_cast<int64_t>(t) * p.hidden + column) = pack<F32>(sum);
         if (sound && i + step < tokens * slices) entry = find_entry<DEDUP>(p, alive, (i + step) / slices);
     }
     if constexpr (DEDUP) begin_after_previous();
@@ -110,5 +112,7 @@ __global__ __launch_bounds__(RECV_THREADS, 2) void combine_recv_kernel(const __g
 
 extern "C" int tandem_combine_recv(const tandem::Params* p, int dedup, int blocks, void* stream) {
     using namespace tandem;
-    return launch(dedup ? combine_recv_kernel<true> : combine_recv_kernel<false>, blocks, RECV_THREADS, stream, *p);
+    const auto kernel = p->f32 ? (dedup ? combine_recv_kernel<true, true> : combine_recv_kernel<false, true>)
+                               : (dedup ? combine_recv_kernel<true, false> : combine_recv_kernel<false, false>);
+    return launch(kernel, blocks, RECV_THREADS, stream, *p);
 }

@@ -3,7 +3,7 @@
 //   exact          the experts' rows stay here and the origins read them: tell every rank that they are ready. Rows that
 //                  the engine left in its own memory are copied first.
 //   de-duplicated  per staged token the weighted rows of this rank's experts are summed in float32, in the order of k,
-//                  rounded once to bf16 and stored into the origin's memory; then the flags
+//                  rounded once to what travels and stored into the origin's memory; then the flags
 #include "launch.cuh"
 #include "rows.cuh"
 #include "sync.cuh"
@@ -43,6 +43,7 @@ __device__ __forceinline__ Slice find_slice(const Params& p, uint64_t alive, int
     return slice;
 }
 
+template <bool F32>
 __device__ __forceinline__ void reduce_slice(const Params& p, const Slice& slice) {
     constexpr int AHEAD = 4;
     unsigned holders = __ballot_sync(~0u, slice.row >= 0);
@@ -64,13 +65,14 @@ __device__ __forceinline__ void reduce_slice(const Params& p, const Slice& slice
         }
 #pragma unroll
         for (int j = 0; j < AHEAD; ++j)
-            if (j < n) add_weighted(sum, values[j], weights[j]);
+            if (j < n) add_weighted<F32>(sum, values[j], weights[j]);
     }
     if (slice.column >= p.hidden) return;
     __nv_bfloat16* to = reinterpret_cast<__nv_bfloat16*>(p.region[slice.source] + p.partial);
-    *reinterpret_cast<uint4*>(to + (static_cast<int64_t>(p.me) * p.max_tokens + slice.t) * p.hidden + slice.column) = pack(sum);
+    *reinterpret_cast<uint4*>(to + (static_cast<int64_t>(p.me) * p.max_tokens + slice.t) * p.hidden + slice.column) = pack<F32>(sum);
 }
 
+template <bool F32>
 __global__ __launch_bounds__(THREADS, 2) void combine_reduce_kernel(const __grid_constant__ Params p) {
     begin_after_previous();
     if (has_failed(p)) return;
@@ -85,7 +87,7 @@ __global__ __launch_bounds__(THREADS, 2) void combine_reduce_kernel(const __grid
         const Slice slice = next;
         // The next slice is looked up while this one's rows are on their way.
         if (i + step < items) next = find_slice(p, alive, i + step);
-        reduce_slice(p, slice);
+        reduce_slice<F32>(p, slice);
     }
     last_block_tells_all(p, alive, &p.state->reduced, gridDim.x, p.ready, epoch);
 }
@@ -94,6 +96,6 @@ __global__ __launch_bounds__(THREADS, 2) void combine_reduce_kernel(const __grid
 
 extern "C" int tandem_combine_send(const tandem::Params* p, int dedup, int blocks, void* stream) {
     using namespace tandem;
-    if (dedup) return launch(combine_reduce_kernel, blocks, THREADS, stream, *p);
+    if (dedup) return launch(p->f32 ? combine_reduce_kernel<true> : combine_reduce_kernel<false>, blocks, THREADS, stream, *p);
     return launch(combine_ready_kernel, p->copy_expert_out ? blocks : 1, p->copy_expert_out ? THREADS : 128, stream, *p);
 }

@@ -166,7 +166,7 @@ __global__ __launch_bounds__(THREADS, 2) void dispatch_send_kernel(const __grid_
     const uint64_t alive = *p.alive;
     const int tokens = live_tokens(p);
     if (blockIdx.x == 0) {
-        route_here(p, alive, route, tokens, epoch, DEDUP);
+        if (!route_here(p, alive, route, tokens, epoch, DEDUP)) return;
         if (plan_all(p, alive, route, epoch) && p.both_halves) block_waits_for_all(p, alive, DISPATCH, p.arrived, all_chunks(p, epoch));
         return;
     }

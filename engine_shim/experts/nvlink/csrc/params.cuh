@@ -47,14 +47,14 @@ struct Params {
     const uint64_t* alive;  // bit r: rank r takes part
     uint32_t* error;
     Status* status;
-    const void* tokens;     // bf16 [max_tokens, hidden]
+    const void* tokens;     // bf16 [max_tokens, hidden]; float32 travels as twice as many columns of bf16, bit by bit
     const void* topk_ids;   // int32 or int64 [max_tokens, topk]
     const float* weights;   // [max_tokens, topk]
     const int* num_tokens;  // the live token count, at most given_tokens
     const void* expert_out;  // bf16 [max_rows, hidden]
     void* out;               // bf16 [max_tokens, hidden]
     uint64_t timeout_ns;
-    int me, ranks, experts, local_experts, topk, hidden, max_tokens, given_tokens, chunks, align, ids_are_64, fp8, copy_expert_out, both_halves;
+    int me, ranks, experts, local_experts, topk, hidden, max_tokens, given_tokens, chunks, align, ids_are_64, fp8, f32, copy_expert_out, both_halves;
 };
 
 __device__ __forceinline__ int row_bytes(const Params& p) { return p.fp8 ? p.hidden : 2 * p.hidden; }

@@ -55,8 +55,9 @@ __device__ __forceinline__ void scan_starts(RouteShared& shared, int value) {
     __syncthreads();
 }
 
-// The counts of this rank have left, and every run_offset is final; with `tell`, the other blocks know.
-__device__ __forceinline__ void route_here(const Params& p, uint64_t alive, RouteShared& shared, int tokens, uint32_t epoch, bool tell) {
+// The counts of this rank have left, and every run_offset is final; with `tell`, the other blocks know. False after a
+// fault, and then nothing has left: no peer may take half a step for a whole one.
+__device__ __forceinline__ bool route_here(const Params& p, uint64_t alive, RouteShared& shared, int tokens, uint32_t epoch, bool tell) {
     const int entries = tokens * p.topk, tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
     int* run = shared.run[warp];
     for (int i = lane; i < p.experts; i += 32) run[i] = 0;
@@ -69,7 +70,7 @@ __device__ __forceinline__ void route_here(const Params& p, uint64_t alive, Rout
         else if (i < end && (named_expert(p, i) < -1 || named_expert(p, i) >= p.experts))
             report(p, BAD_EXPERT, COUNTS, p.me, p.experts, i);
     });
-    __syncthreads();
+    if (__syncthreads_or(has_failed(p))) return false;
     if (tid < p.experts) {
         int sum = 0;
         for (int w = 0; w < WARPS; ++w) {
@@ -91,9 +92,10 @@ __device__ __forceinline__ void route_here(const Params& p, uint64_t alive, Rout
         if (expert >= 0 && before == 0) run[expert] += __popc(equal);
         __syncwarp();
     });
-    if (!tell) return;
+    if (!tell) return true;
     __syncthreads();
     if (tid == 0) store_release_gpu(&p.state->routed, epoch);
+    return true;
 }
 
 // Rows of expert `e` from all sources, and from those before this rank; false after a fault.

@@ -17,6 +17,10 @@ __device__ __forceinline__ Columns load_columns(const void* tokens, int64_t firs
     return {at[0], at[1]};
 }
 
+// Numbers of a row on the way back: 8 bf16 in a vector, or 4 float32.
+template <bool F32>
+constexpr int IN_VECTOR = F32 ? 4 : 8;
+
 __device__ __forceinline__ void unpack(uint4 packed, float* out) {
     const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
 #pragma unroll
@@ -27,7 +31,20 @@ __device__ __forceinline__ void unpack(uint4 packed, float* out) {
     }
 }
 
+template <bool F32>
+__device__ __forceinline__ void unpack_answer(uint4 packed, float* out) {
+    if constexpr (F32) {
+        const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[i] = __uint_as_float(words[i]);
+    } else {
+        unpack(packed, out);
+    }
+}
+
+template <bool F32>
 __device__ __forceinline__ uint4 pack(const float* sum) {
+    if constexpr (F32) return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3])};
     uint4 packed;
     __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&packed);
 #pragma unroll
@@ -35,18 +52,20 @@ __device__ __forceinline__ uint4 pack(const float* sum) {
     return packed;
 }
 
+template <bool F32>
 __device__ __forceinline__ void add(float* sum, uint4 row) {
     float x[8];
-    unpack(row, x);
+    unpack_answer<F32>(row, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] = __fadd_rn(sum[i], x[i]);
+    for (int i = 0; i < IN_VECTOR<F32>; ++i) sum[i] = __fadd_rn(sum[i], x[i]);
 }
 
+template <bool F32>
 __device__ __forceinline__ void add_weighted(float* sum, uint4 row, float weight) {
     float x[8];
-    unpack(row, x);
+    unpack_answer<F32>(row, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, x[i]));
+    for (int i = 0; i < IN_VECTOR<F32>; ++i) sum[i] = __fadd_rn(sum[i], __fmul_rn(weight, x[i]));
 }
 
 __device__ __forceinline__ uint4 load_once(const void* at) {

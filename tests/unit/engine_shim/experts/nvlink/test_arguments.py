@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine_shim.experts.nvlink.arguments import check_inputs, check_memory, live_tokens
-from engine_shim.experts.shape import ExpertShape
+from engine_shim.experts.shape import ExpertShape, RowFormat
 from router.contract.errors import BadRequest
 
 CPU = torch.device("cpu")
@@ -20,6 +22,10 @@ COUNTS = torch.arange(5, dtype=torch.int32)
 def test_what_fits_is_taken() -> None:
     check_inputs(SHAPE, CPU, X, TOPK, WEIGHTS)
     check_inputs(SHAPE, CPU, X[:0], TOPK[:0].long(), WEIGHTS[:0])
+    whole = replace(SHAPE, dispatch_format=RowFormat.F32, combine_format=RowFormat.F32)
+    check_inputs(whole, CPU, X.float(), TOPK, WEIGHTS)
+    with pytest.raises(BadRequest, match="float32"):
+        check_inputs(whole, CPU, X, TOPK, WEIGHTS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine_shim.experts.nvlink.region import ALIGN_BYTES, check_room, plan_region, route_bytes
+from engine_shim.experts.nvlink.region import ALIGN_BYTES, check_room, kernel_columns, plan_region, route_bytes
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 from router.contract.errors import BadSettings
 
@@ -56,15 +56,25 @@ def test_nothing_of_two_flights_is_shared_but_the_first_word(numerics: ExpertNum
         ({"num_ranks": 128}, "at most 64"),
         ({"num_experts": 1024}, "at most 512"),
         ({"top_k": 33}, "at most 32"),
-        ({"dispatch_format": RowFormat.BF16, "hidden_size": 40}, "multiple of 16"),
+        ({"dispatch_format": RowFormat.BF16, "hidden_size": 40}, "multiple of 32 bytes"),
         ({"hidden_size": 65536}, "dispatch in bf16"),
-        ({"dispatch_format": RowFormat.F32}, "another transport"),
-        ({"combine_format": RowFormat.F32}, "another transport"),
+        ({"dispatch_format": RowFormat.F32}, "one format for both"),
+        ({"combine_format": RowFormat.F32}, "one format for both"),
     ],
 )
 def test_what_the_kernels_cannot_serve_is_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(BadSettings, match=said):
         plan_region(replace(WIDE, **changes))  # type: ignore[arg-type]
+
+
+def test_rows_of_float32_take_their_own_bytes() -> None:
+    plain = replace(WIDE, dispatch_format=RowFormat.BF16)
+    whole = replace(WIDE, dispatch_format=RowFormat.F32, combine_format=RowFormat.F32)
+    assert kernel_columns(whole) == 2 * kernel_columns(plain) == 2 * WIDE.hidden_size
+    (narrow, _), (wide, _) = plan_region(plain).parts, plan_region(whole).parts
+    assert wide.y - wide.x == 2 * (narrow.y - narrow.x)
+    # Eight float32 are as many bytes as the kernels move at once; of bfloat16 they would be half of it.
+    plan_region(replace(whole, hidden_size=24))
 
 
 def test_a_refusal_says_how_many_bytes_were_wanted() -> None:
