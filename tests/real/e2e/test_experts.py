@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.dashboards import queries
 from tests.support.metric_tables import promised, scraped
+from tests.support.nvlink_groups import LIBRARY_VARIABLE
 from tests.support.processes import ProcessSite
 from tests.support.promql import unknown
 from tests.support.rules import expressions
@@ -105,3 +106,23 @@ async def test_the_law_over_one_to_four_ranks_on_either_side(site: ProcessSite, 
         name = f"{prefill}{decode}"
         await site.open_router(name, prefill, decode, "--mode", mode, *PATIENT)
         assert await answers(site, site.routers[name], model) == mono
+
+
+@pytest.mark.needs("gpu")
+async def test_the_law_over_ranks_on_a_gpu(site: ProcessSite) -> None:
+    common = f"--role both --model tiny-moe --device cuda --dtype float32 {COMMON}"
+    nvlink = f"--expert-transport nvlink --expert-kernels={os.environ.get(LIBRARY_VARIABLE, '')}"
+    await site.open_engines(
+        e1=common,
+        e2=f"{common} --ep 2 {nvlink}",
+        e3=f"{common} --ep 3 --expert-overlap",
+        e4=f"{common} --ep 4 {nvlink}",
+    )
+    mono = await answers(site, site.engines["e1"].url, "tiny-moe")
+    assert len({tuple(tokens) for tokens in mono}) == len(PROMPTS)
+    for name in ("e2", "e3", "e4"):
+        assert await answers(site, site.engines[name].url, "tiny-moe") == mono
+    for prefill, decode, mode in (("e1", "e2", "push"), ("e2", "e3", "push"), ("e4", "e1", "pull")):
+        name = f"{prefill}{decode}"
+        await site.open_router(name, prefill, decode, "--mode", mode, *PATIENT)
+        assert await answers(site, site.routers[name], "tiny-moe") == mono
