@@ -19,7 +19,7 @@ VLLM ?= $(CURDIR)/.tandem/vllm
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins paged progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -97,6 +97,12 @@ twins: install  ## the Triton twins of the expert kernels, bit by bit; on the CP
 	test -d .tandem/twins/triton || $(BIN)/pip install --no-deps --target .tandem/twins triton==3.6.0
 	REQUIRE=triton TRITON_INTERPRET=1 PYTHONPATH=.tandem/twins $(BIN)/python -m pytest --timeout 600 \
 		tests/conformance/experts/test_twins.py
+
+# Triton's interpreter cannot take a loop's bounds from numpy 2.4 on.
+paged: install  ## the GPU engine's Triton kernels; on the CPU by Triton's interpreter (2 minutes)
+	test -d .tandem/paged/triton || $(BIN)/pip install --no-deps --target .tandem/paged triton==3.6.0 numpy==2.3.5
+	REQUIRE=triton TRITON_INTERPRET=1 PYTHONPATH=.tandem/paged $(BIN)/python -m pytest --timeout 600 \
+		tests/unit/engine_shim/engine/reference/test_paged.py
 
 # Ten minutes each; another seed with ARGS="--seed N".
 fuzz: install  ## spoilt bytes and documented requests against the HTTP door, and a siege, half an hour

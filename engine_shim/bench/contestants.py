@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class Timing:
     """From there until every sequence has its last."""
     tokens: list[list[int]]
     """What was generated, per sequence."""
+    step_s: tuple[float, ...] = ()
+    """Of each step in which all sequences decoded, from the second one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def run_reference(engine: ReferenceEngine, work: Workload) -> Timing:
     tokens: dict[str, list[int]] = {str(index): [] for index in range(len(work.prompts))}
     started = time.perf_counter()
     first_at = started
+    step_at: list[float] = []
     for seq_id, prompt in zip(tokens, work.prompts, strict=True):
         engine.add(SequenceRequest(seq_id, tuple(prompt), sampling))
     while engine.has_work():
@@ -75,7 +79,11 @@ def run_reference(engine: ReferenceEngine, work: Workload) -> Timing:
             tokens[event.seq_id] += event.token_ids
         if first_at == started and all(tokens.values()):
             first_at = time.perf_counter()
-    return Timing(first_at - started, time.perf_counter() - first_at, list(tokens.values()))
+        if first_at != started and engine.load().running_seqs == len(tokens):
+            step_at.append(time.perf_counter())
+    decode_s = time.perf_counter() - first_at
+    step_s = tuple(after - before for before, after in pairwise(step_at))
+    return Timing(first_at - started, decode_s, list(tokens.values()), step_s)
 
 
 def has_transformers() -> bool:

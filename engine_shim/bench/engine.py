@@ -2,6 +2,9 @@
 
 Same weights, same dtype, same threads, same token ids, in one process and in turns, so that whatever else the machine
 does meets both. The tokens are compared too: a benchmark of wrong answers means nothing.
+
+With `--device cuda` the reference engine stands beside itself, decode steps as CUDA graphs and without, with the share
+of the GPU's arithmetic and bandwidth that it reaches.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from statistics import median
 
 import torch
 
+from engine_shim.bench import engine_cuda
 from engine_shim.bench.contestants import (
     Contestant,
     Workload,
@@ -52,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the benchmark; returns the exit status."""
     options = _options(argv)
     try:
+        if options.device != "cpu":
+            return engine_cuda.run(options, _batches(options.batch))
         figures, agreement = _measure(options)
     except TandemError as error:
         print(error.message, file=sys.stderr)
@@ -73,6 +79,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     add("--input-tokens", type=int, default=256, help="tokens of each prompt (%(default)s)")
     add("--output-tokens", type=int, default=32, help="tokens to generate for each, at least 2 (%(default)s)")
     add("--rounds", type=int, default=5, help="measured rounds, after one that is not (%(default)s)")
+    add("--device", default="cpu", help="cpu, or cuda: the reference engine with and without graphs (%(default)s)")
+    add("--dtype", default="", help="on cuda; default: bfloat16")
     add("--numerics", choices=("fast", "invariant"), default="fast", help="of the reference engine (%(default)s)")
     add("--json", metavar="OUT", help="also write the figures to this file")
     return parser.parse_args(argv)

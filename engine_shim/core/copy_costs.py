@@ -2,7 +2,9 @@
 
 A path's price is linear: `fixed + pieces * piece + megabytes * megabyte`; a piece is a Span on the direct path and a
 granule on the others. Its three numbers are the non-negative least-squares fit to the pair's own ended copies, older
-ones counting less, each in proportion to what was expected of it: a millisecond matters to a short copy. (Normal
+ones counting less, each in proportion to what was expected of it or what it took, whichever is more: a millisecond
+matters to a short copy, and a copy that took many times as long as expected tells of its moment. (The first one after a
+pause does, for which a GPU's clocks rise; it must not make a path look dear that is then never taken again.) (Normal
 equations with exponential forgetting; projected Gauss-Seidel from the last solution, so that what the copies do not
 tell stays as it was.)
 
@@ -23,8 +25,10 @@ FORGET = 0.95
 """What a copy still weighs after the next one."""
 STARTS = 1
 """Copies that tell of a start, not of the path: they are forgotten."""
-WILD = 32.0
-"""A copy that took longer than so many times what was expected counts as so many: it tells of its moment."""
+WILD = 3.0
+"""Times what was expected, from which a copy tells of its moment."""
+MOMENTS = 4
+"""So many of them in a row are no moment any more, and what was known before is forgotten."""
 LEAST_S = 1e-6
 SWEEPS = 4
 """The last solution is near the next one."""
@@ -61,6 +65,8 @@ class PathCost:
     num_seen: int = 0
     price: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """Seconds: fixed, per thousand pieces, per megabyte."""
+    _num_wild: int = 0
+    """The last copies, as far as they were wild."""
     _normal: list[list[float]] = field(default_factory=lambda: [[0.0] * 3 for _ in range(3)])
     _right: list[float] = field(default_factory=lambda: [0.0] * 3)
 
@@ -71,9 +77,11 @@ class PathCost:
     def learn(self, size: Size, took_s: float) -> None:
         """A copy of this size has taken so long."""
         self.num_seen += 1
-        is_new = self.num_seen <= STARTS + 1
-        weight_s = max(took_s if is_new else self.expect_s(size), LEAST_S)
-        seen = min(took_s / weight_s, WILD)
+        expected_s = self.expect_s(size)
+        self._num_wild = self._num_wild + 1 if took_s > WILD * expected_s else 0
+        is_new = self.num_seen <= STARTS + 1 or self._num_wild == MOMENTS
+        weight_s = max(took_s, 0.0 if is_new else expected_s, LEAST_S)
+        seen = took_s / weight_s
         row = [number / weight_s for number in _numbers(size)]
         forget = 0.0 if is_new else FORGET
         for i in range(3):

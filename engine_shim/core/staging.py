@@ -83,32 +83,34 @@ def stage(plan: TransferPlan, slot_bytes: int) -> StagedPlan | None:
     Raises:
         TransferFailed: an offset or size is negative.
     """
-    rows = plan.rows
-    if not len(rows):
+    columns = plan.rows.T
+    source, target, sizes = columns
+    if not len(sizes):
         return None
-    bits = int(np.bitwise_or.reduce(rows, axis=None))
+    bits = int(np.bitwise_or.reduce(columns, axis=None))
     if bits < 0:
         raise TransferFailed("A span of the plan begins before its Region.")
     granule_bytes = granule_of(bits, slot_bytes)
     # What has a bit beyond int32 in any number has it in their union.
     if granule_bytes < GRANULE_LEAST_BYTES or bits >= granule_bytes << 31:
         return None
-    reach_source, reach_target = (rows[:, :2] + rows[:, 2:]).max(axis=0).tolist()
     shift = granule_bytes.bit_length() - 1
-    if rows[:, 2].max() == granule_bytes:
-        columns = np.empty((2, len(rows)), dtype=np.int32)
-        np.right_shift(rows.T[:2], shift, out=columns, casting="unsafe")
+    if sizes.max() == granule_bytes:
+        reach = int(source.max()) + granule_bytes, int(target.max()) + granule_bytes
+        granules = np.empty((2, len(sizes)), dtype=np.int32)
+        np.right_shift(columns[:2], shift, out=granules, casting="unsafe")
     else:
-        columns = _cut((rows >> shift).astype(np.int32))
-    return StagedPlan(granule_bytes, columns, (reach_source, reach_target))
+        reach = int((source + sizes).max()), int((target + sizes).max())
+        granules = _cut((columns >> shift).astype(np.int32))
+    return StagedPlan(granule_bytes, granules, reach)
 
 
-def _cut(rows: Index) -> Index:
-    """Columns of one granule each, of rows (source, target, granules)."""
-    sizes = rows[:, 2]
+def _cut(columns: Index) -> Index:
+    """[2, granules] of [3, pieces]: source, target, granules of a piece."""
+    sizes = columns[2]
     within = np.arange(sizes.sum(), dtype=np.int32) - np.repeat(np.cumsum(sizes, dtype=np.int32) - sizes, sizes)
-    columns: Index = np.repeat(rows.T[:2], sizes, axis=1) + within
-    return columns
+    granules: Index = np.repeat(columns[:2], sizes, axis=1) + within
+    return granules
 
 
 def granule_of(bits: int, slot_bytes: int) -> int:

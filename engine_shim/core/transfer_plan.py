@@ -16,7 +16,7 @@ and to repeat the result for each slab, and for each head where heads do not lie
 
 Spans that touch on both sides are joined at last, across blocks, heads, slabs and layers. Posting costs about 7 us per
 descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
-itself cost milliseconds, so it is made and kept as columns of numbers.
+cost milliseconds, so it is made and kept as columns of numbers.
 
 Of engines with tensor-parallel ranks a plan is between one rank and another: see `head_shares`.
 """
@@ -36,6 +36,8 @@ from router.contract.kv import BlockTable, KVLayout, KVOrder
 from router.contract.rendezvous import PrefillDone, Registration
 
 Rows = npt.NDArray[np.int64]
+Columns = npt.NDArray[np.int64]
+"""[3, pieces]: src_offset, dst_offset, num_bytes. Each lies in one run of memory, so passes are quick."""
 
 MOST_PIECES = 1 << 22
 """A plan of more would take seconds and hundreds of megabytes to make."""
@@ -165,11 +167,15 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
         return TransferPlan(())
     tables = _table(src, num_tokens), _table(dst, num_tokens)
     if _moves_whole_blocks(src.layout, dst.layout, move, first_token):
-        return TransferPlan(SpanTable(_join(_block_pieces(src, dst, tables, move, (first_token, num_tokens)))))
+        return _plan(_join(_block_pieces(src, dst, tables, move, (first_token, num_tokens))))
     if src.layout.has_pages:
-        return TransferPlan(SpanTable(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens)))))
+        return _plan(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens))))
     runs = _token_pieces(src.layout, dst.layout, tables, move, (first_token, num_tokens))
-    return TransferPlan(SpanTable(_join_anywhere(_repeat(runs, src.layout, dst.layout, move))))
+    return _plan(_join_anywhere(_repeat(runs, src.layout, dst.layout, move)))
+
+
+def _plan(columns: Columns) -> TransferPlan:
+    return TransferPlan(SpanTable(columns.T))
 
 
 _Tables = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -183,7 +189,7 @@ def _table(side: Side, num_tokens: int) -> npt.NDArray[np.int64]:
             f"A block table of {len(side.blocks)} blocks of {side.layout.block_tokens} tokens is too short "
             f"for {num_tokens} tokens."
         )
-    table = np.array(side.blocks, dtype=np.int64)
+    table = np.fromiter(side.blocks, dtype=np.int64, count=len(side.blocks))
     if table.min() < 0 or table.max() >= side.layout.num_blocks:
         raise TransferFailed(f"A block table names a block outside its cache of {side.layout.num_blocks} blocks.")
     return table
@@ -197,7 +203,7 @@ def _moves_whole_blocks(src: KVLayout, dst: KVLayout, move: HeadMove, first_toke
     return src.order is KVOrder.BLOCK_FIRST and move.num_heads == src.num_kv_heads == dst.num_kv_heads
 
 
-def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted: _Range) -> Rows:
+def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted: _Range) -> Columns:
     """The moving heads of whole blocks, which are one run of each block."""
     head_bytes = src.layout.block_bytes // src.layout.num_kv_heads
     heads = (move.source_head, move.target_head)
@@ -206,15 +212,15 @@ def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted:
         side.layout.block_bytes * table[blocks] + head * head_bytes
         for side, table, head in zip((src, dst), tables, heads, strict=True)
     ]
-    return np.stack((*starts, np.full_like(starts[0], move.num_heads * head_bytes)), axis=1)
+    return np.stack((*starts, np.full_like(starts[0], move.num_heads * head_bytes)))
 
 
-def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range) -> Rows:
+def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range) -> Columns:
     if wanted[0] % src.layout.block_tokens:
         raise LayoutMismatch(f"Pages of {src.layout.block_tokens} tokens cannot be moved from token {wanted[0]} on.")
     page_bytes = src.layout.num_parts * src.layout.block_tokens * src.layout.slab_token_bytes
     starts = [page_bytes * table[_block_range(src.layout, wanted)] for table in tables]
-    runs = _join(np.stack((*starts, np.full_like(starts[0], page_bytes)), axis=1))
+    runs = _join(np.stack((*starts, np.full_like(starts[0], page_bytes))))
     layers = np.arange(src.layout.num_layers, dtype=np.int64)
     strides = [layers * page_bytes * side.layout.num_blocks for side in (src, dst)]
     return _over(runs, strides[0], strides[1])
@@ -224,7 +230,7 @@ def _block_range(layout: KVLayout, wanted: _Range) -> slice:
     return slice(wanted[0] // layout.block_tokens, layout.blocks_for(wanted[1]))
 
 
-def _token_pieces(src: KVLayout, dst: KVLayout, tables: _Tables, move: HeadMove, wanted: _Range) -> Rows:
+def _token_pieces(src: KVLayout, dst: KVLayout, tables: _Tables, move: HeadMove, wanted: _Range) -> Columns:
     """Slab 0 and the first moving head, or all of them where they lie side by side: cut at each block border of either
     side, and at each token where tokens have gaps between them."""
     width = _width(src, dst, move)
@@ -240,7 +246,7 @@ def _token_pieces(src: KVLayout, dst: KVLayout, tables: _Tables, move: HeadMove,
         + head * layout.strides.head
         for layout, table, head in zip((src, dst), tables, (move.source_head, move.target_head), strict=True)
     ]
-    return _join(np.stack((*addresses, sizes), axis=1))
+    return _join(np.stack((*addresses, sizes)))
 
 
 def _block_sizes(src: KVLayout, dst: KVLayout) -> set[int]:
@@ -254,11 +260,11 @@ def _width(src: KVLayout, dst: KVLayout, move: HeadMove) -> int:
     return head_bytes * (move.num_heads if side_by_side else 1)
 
 
-def _repeat(runs: Rows, src: KVLayout, dst: KVLayout, move: HeadMove) -> Rows:
+def _repeat(runs: Columns, src: KVLayout, dst: KVLayout, move: HeadMove) -> Columns:
     """The runs for every slab, and for every head where they do not lie side by side."""
     heads = np.arange(move.num_heads * src.strides.head_bytes // _width(src, dst, move), dtype=np.int64)
     slabs = np.arange(src.num_slabs, dtype=np.int64)
-    pieces = len(runs) * len(heads) * len(slabs)
+    pieces = runs.shape[1] * len(heads) * len(slabs)
     if pieces > MOST_PIECES:
         raise LayoutMismatch(
             f"Between the orders {src.order} and {dst.order} this transfer has {pieces} pieces; serve both sides with "
@@ -271,24 +277,24 @@ def _repeat(runs: Rows, src: KVLayout, dst: KVLayout, move: HeadMove) -> Rows:
     return _over(runs, steps[0], steps[1])
 
 
-def _over(runs: Rows, src_steps: npt.NDArray[np.int64], dst_steps: npt.NDArray[np.int64]) -> Rows:
+def _over(runs: Columns, src_steps: npt.NDArray[np.int64], dst_steps: npt.NDArray[np.int64]) -> Columns:
     """Every run at every step."""
-    steps = np.stack((src_steps, dst_steps, src_steps * 0), axis=1)
-    return (steps[:, None, :] + runs[None, :, :]).reshape(-1, 3)
+    steps = np.stack((src_steps, dst_steps, src_steps * 0))
+    return (steps[:, :, None] + runs[:, None, :]).reshape(3, -1)
 
 
-def _join(rows: Rows) -> Rows:
-    """Neighbours that are contiguous on both sides become one row."""
-    ends = rows[:-1, :2] + rows[:-1, 2:]
-    first = np.concatenate(([True], (ends != rows[1:, :2]).any(axis=1)))
-    if first.all():
-        return rows
+def _join(columns: Columns) -> Columns:
+    """Neighbours that are contiguous on both sides become one."""
+    source, target, sizes = columns
+    first = np.ones(len(sizes), dtype=np.bool_)
+    np.not_equal(source[:-1] + sizes[:-1], source[1:], out=first[1:])
+    first[1:] |= target[:-1] + sizes[:-1] != target[1:]
     starts = np.flatnonzero(first)
-    joined = rows[starts].copy()
-    joined[:, 2] = np.add.reduceat(rows[:, 2], starts)
-    return joined
+    if len(starts) == len(sizes):
+        return columns
+    return np.stack((source[starts], target[starts], np.add.reduceat(sizes, starts)))
 
 
-def _join_anywhere(rows: Rows) -> Rows:
-    """As `_join`, for rows in any order."""
-    return _join(rows[np.argsort(rows[:, 0], kind="stable")])
+def _join_anywhere(columns: Columns) -> Columns:
+    """As `_join`, for pieces in any order."""
+    return _join(columns[:, np.argsort(columns[0], kind="stable")])

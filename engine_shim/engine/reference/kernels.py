@@ -11,10 +11,13 @@ from torch.nn import functional as F  # noqa: N812  the name that every reader o
 from engine_shim.engine.reference.attention import AttentionPlanner
 from engine_shim.engine.reference.attention_fast import FastPlan
 from engine_shim.engine.reference.attention_invariant import InvariantPlan
+from engine_shim.engine.reference.heads import HeadPlanner, PlainHeads
 from engine_shim.engine.reference.invariant_linear import InvariantLinears
 from engine_shim.engine.reference.linear import Linear, make_linear
+from engine_shim.engine.reference.mlp import Gated, gated_by
 from engine_shim.engine.reference.serial import serial_silu
 from engine_shim.engine.reference.settings import Numerics
+from router.contract.errors import MissingDependency
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,26 @@ class Kernels:
 
     make_linear: Callable[[torch.Tensor], Linear]
     """From weights [out, in]."""
-    silu: Callable[[torch.Tensor], torch.Tensor]
-    """A new tensor, of [rows, width]."""
+    gated: Gated
     plan_attention: AttentionPlanner
+    plan_heads: HeadPlanner = PlainHeads
 
 
-def kernels_of(numerics: Numerics) -> Kernels:
-    """The Kernels that keep the promise of `numerics`."""
+def kernels_of(numerics: Numerics, device: str = "cpu") -> Kernels:
+    """The Kernels that keep the promise of `numerics`, for a `cpu` or a `cuda` device.
+
+    Raises:
+        MissingDependency: fast numerics on a GPU without Triton.
+    """
     if numerics is Numerics.INVARIANT:
-        return Kernels(InvariantLinears(), serial_silu, InvariantPlan)
-    return Kernels(make_linear, F.silu, FastPlan)
+        return Kernels(InvariantLinears(), gated_by(serial_silu), InvariantPlan)
+    if device == "cpu":
+        return Kernels(make_linear, gated_by(F.silu), FastPlan)
+    try:
+        # Only where there is a GPU.
+        from engine_shim.engine.reference.paged import FusedHeads, PagedAttention, fused_gate  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            "An engine on a GPU needs Triton: run `pip install triton`, or use --numerics invariant."
+        ) from error
+    return Kernels(make_linear, fused_gate, PagedAttention(), FusedHeads)

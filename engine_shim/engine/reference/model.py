@@ -16,12 +16,13 @@ from torch.nn import functional as F  # noqa: N812  the name that every reader o
 from engine_shim.engine.reference.attention import AttentionPlan
 from engine_shim.engine.reference.batch import Batch
 from engine_shim.engine.reference.config import ModelConfig
+from engine_shim.engine.reference.heads import HeadPlan
 from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.moe import MixtureOfExperts
 from engine_shim.engine.reference.rope import RopeTable
 from engine_shim.engine.reference.walk import Walk, finish
-from engine_shim.engine.reference.weights import LayerWeights, Weights
+from engine_shim.engine.reference.weights import Weights
 
 
 class ForwardPass(Protocol):
@@ -49,15 +50,16 @@ class Model:
         """See ForwardPass."""
         return finish(self.walk(batch, cache))
 
-    def walk(self, batch: Batch, cache: KVCache) -> Walk:
-        """`forward`, pausing while rows are under way to other ranks' experts and back."""
+    def walk(self, batch: Batch, cache: KVCache, plan: AttentionPlan | None = None) -> Walk:
+        """`forward`, pausing while rows are under way to other ranks' experts and back; without a plan it makes one."""
         x = self._weights.embedding[batch.token_ids]
         # A rank without rows takes part in its peers' mixtures of experts, and in nothing else.
-        plan = self._kernels.plan_attention(batch, cache, self._config.group_size) if len(x) else None
-        turns = self._rope.at(batch.positions)
+        if plan is None and len(x):
+            plan = self._kernels.plan_attention(batch, cache, self._config.group_size)
+        entry = self._kernels.plan_heads(self._config, self._rope, batch, cache)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            mixed = x if plan is None else self._mix(index, x, batch, plan, cache, turns)
+            mixed = x if plan is None else self._mix(index, x, entry, plan)
             if index == last and batch.wanted is not None:
                 # Rows that nobody wants have left their KV behind and are of no more use.
                 x, mixed = x[batch.wanted], mixed[batch.wanted]
@@ -73,30 +75,11 @@ class Model:
         """See ForwardPass."""
         return self._weights.head(hidden).float()
 
-    def _mix(
-        self,
-        index: int,
-        x: torch.Tensor,
-        batch: Batch,
-        plan: AttentionPlan,
-        cache: KVCache,
-        turns: tuple[torch.Tensor, torch.Tensor],
-    ) -> torch.Tensor:
+    def _mix(self, index: int, x: torch.Tensor, entry: HeadPlan, plan: AttentionPlan) -> torch.Tensor:
         """Attention's mixture for every row before the output projection: [rows, heads * head_dim]."""
-        config, layer = self._config, self._weights.layers[index]
-        num_qk = config.num_heads + config.num_kv_heads
-        heads = layer.qkv(self._norm(x, layer.attention_norm)).view(len(x), -1, config.head_dim)
-        turned = self._rope.turn(self._normed_heads(layer, heads[:, :num_qk]), turns)
-        kv = torch.stack((turned[:, config.num_heads :], heads[:, num_qk:]), dim=1)
-        cache.write(index, batch.places, kv)
-        return plan.attend(index, turned[:, : config.num_heads])
-
-    def _normed_heads(self, layer: LayerWeights, heads: torch.Tensor) -> torch.Tensor:
-        if layer.qk_norms is None:
-            return heads
-        queries, keys = torch.split(heads, [self._config.num_heads, self._config.num_kv_heads], dim=1)
-        q_norm, k_norm = layer.qk_norms
-        return torch.cat((self._norm(queries, q_norm), self._norm(keys, k_norm)), dim=1)
+        layer = self._weights.layers[index]
+        heads = layer.qkv(self._norm(x, layer.attention_norm)).view(len(x), -1, self._config.head_dim)
+        return plan.attend(index, entry.enter(index, heads, layer.qk_norms))
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self._config.rms_eps)

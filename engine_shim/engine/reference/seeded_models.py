@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from engine_shim.engine.reference.checkpoint_names import tensor_shapes
 from engine_shim.engine.reference.config import config_from_hf
+from engine_shim.engine.reference.shapes import write_shape
 
 SEED = 20251130
 _SHAPE: dict[str, object] = {
@@ -39,6 +40,7 @@ _SHAPE: dict[str, object] = {
     "torch_dtype": "float32",
 }
 SEEDED: dict[str, dict[str, object]] = {
+    "tiny-qwen3": _SHAPE | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
     "tiny-moe": _SHAPE
     | {
         "model_type": "qwen3_moe",
@@ -67,12 +69,12 @@ _TEMPLATE = (
 
 
 def seeded_model(name: str) -> Path:
-    """The directory of the model `name` of SEEDED, written if it is not there."""
+    """The directory of the model `name` of SEEDED or SHAPES, written if it is not there."""
     folder = Path(tempfile.gettempdir()) / f"tandem-models-{os.getuid()}" / f"{name}-{SEED}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=folder.parent))
-        write_model(name, fresh)
+        (write_model if name in SEEDED else write_shape)(name, fresh)
         try:
             fresh.rename(folder)
         except OSError:

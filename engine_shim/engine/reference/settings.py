@@ -56,6 +56,8 @@ class ReferenceSettings:
     max_context_tokens: int = 0
     """Prompt plus output of one sequence; 0: what the model and the KV cache allow."""
     numerics: Numerics = Numerics.FAST
+    cuda_graphs: bool = True
+    """On a GPU, with fast numerics and without experts, decode steps are replayed as graphs, captured at the start."""
     num_threads: int = 0
     """CPU threads of the kernels, process-wide; 0: torch's choice."""
     prefix_cache: bool = True

@@ -142,7 +142,7 @@ def _swiglu(reader: _Reader, at: str, size: int) -> SwiGLU:
     return SwiGLU(
         gate_up=reader.linear([f"{at}.gate_proj", f"{at}.up_proj"], [size] * 2, hidden),
         down=reader.linear([f"{at}.down_proj"], [hidden], size),
-        silu=reader.kernels.silu,
+        gated=reader.kernels.gated,
     )
 
 

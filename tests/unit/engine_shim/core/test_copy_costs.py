@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from engine_shim.core.copy_costs import LEARN_FROM, LOOK_AGAIN_EVERY, WILD, PairCosts, Path, PathCost, Size
+from engine_shim.core.copy_costs import LEARN_FROM, LOOK_AGAIN_EVERY, PairCosts, Path, PathCost, Size
 
 MS = 1e-3
 TRUE = {
@@ -79,10 +79,24 @@ def test_one_wild_time_moves_a_price_by_no_more_than_its_share_and_is_forgotten(
     for _ in range(40):
         cost.learn(Size(10, 1000), 1 * MS)
     cost.learn(Size(10, 1000), 3600.0)
-    assert cost.expect_s(Size(10, 1000)) < (1 + WILD / 15) * MS
+    assert cost.expect_s(Size(10, 1000)) < 1.1 * MS
     for _ in range(100):
         cost.learn(Size(10, 1000), 1 * MS)
     assert cost.expect_s(Size(10, 1000)) == pytest.approx(1 * MS, rel=0.05)
+
+
+def test_copies_after_a_pause_do_not_make_the_best_path_look_dear() -> None:
+    """As timed on an H200: between series of copies the GPU is idle, and the next copy takes many times as long."""
+    pair, sizes = PairCosts(), sizes_of(2048, 128 << 20, Path.DIRECT, Path.STAGED, Path.MAPPED)
+    usual = {Path.DIRECT: 11 * MS, Path.STAGED: 1 * MS, Path.MAPPED: 0.4 * MS}
+    for path, took_s in usual.items():
+        for number in range(24):
+            pair.learn(path, sizes[path], 30 * MS if number in (1, 23) else took_s)
+    for number in range(20):
+        path = pair.choose(sizes)
+        assert path is Path.MAPPED
+        pair.learn(path, sizes[path], 30 * MS if number in (0, 19) else usual[path])
+    assert pair.choose(sizes) is Path.MAPPED
 
 
 def test_no_size_has_a_negative_price() -> None:

@@ -3,12 +3,13 @@ import pytest
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.seeded_models import SEEDED, seeded_model
 from engine_shim.engine.reference.settings import Numerics, ReferenceSettings
+from engine_shim.engine.reference.shapes import SHAPES
 from router.cli.setup import SEEDED_MODELS
 from tests.support.tiny_models import ask, generate, prompt_of
 
 
 def test_the_command_knows_the_names() -> None:
-    assert set(SEEDED_MODELS) == set(SEEDED)
+    assert set(SEEDED_MODELS) == {*SEEDED, *SHAPES}
 
 
 def test_a_model_is_written_once() -> None:
