@@ -19,7 +19,7 @@ VLLM ?= $(CURDIR)/.tandem/vllm
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins paged progressive progressive-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins paged progressive progressive-bench late-bench recall-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -86,6 +86,12 @@ progressive: install  ## progressive push over real NIXL: the law in chunks, for
 
 progressive-bench: install  ## what is left when prefill is done: a push in chunks beside one at the end, on this machine
 	$(BIN)/python -m tests.support.push_bench $(ARGS)
+
+late-bench: install  ## for how long decode holds blocks before their KV comes: both legs at once beside a late choice, on this machine
+	$(BIN)/python -m tests.support.late_bench $(ARGS)
+
+recall-bench: install  ## prefill of conversations' later turns: computed again beside KV that comes back from decode, on this machine
+	$(BIN)/python -m tests.support.recall_bench $(ARGS)
 
 # `make test` runs the same with 100 orders of landing and 150 steps, and the law over 2 and 3 ranks.
 experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)

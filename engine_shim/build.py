@@ -20,6 +20,7 @@ from engine_shim.build_kitchen import (
     make_desks,
     make_instance,
     open_books,
+    recall_rules,
     start_kitchen,
 )
 from engine_shim.driver import Driver
@@ -121,6 +122,7 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
             instance=make_instance(settings, start, engine.card, kv, lacks=("beam_search",)),
             desks=desks,
             scratch=engine,
+            recall=recall_rules(settings),
         )
     )
     holder.append(driver)

@@ -18,6 +18,7 @@ from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import Caller, PeerCard
 from engine_shim.driver.membership import Beat, Membership
 from engine_shim.driver.peers import Peers
+from engine_shim.driver.recall import RecallRules
 from engine_shim.engine.port import ModelCard
 from engine_shim.fabric.writer import Writer
 from engine_shim.settings import ShimSettings
@@ -115,6 +116,13 @@ def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Bo
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: books.post(Noted(transfer_id, "recompute", error.code)),
     )
+
+
+def recall_rules(settings: ShimSettings) -> RecallRules | None:
+    """When KV comes back from decode, by these settings; None: never."""
+    if not settings.recall_least_tokens:
+        return None
+    return RecallRules(settings.recall_least_tokens, settings.recall_wait_for_s)
 
 
 def push_limits(settings: ShimSettings, layout: KVLayout) -> PushLimits:

@@ -84,6 +84,10 @@ class ShimSettings:
     push_most_bytes: int = _setting(
         256 << 20, "most bytes of one WRITE of a progressive push; of a request two are under way at most"
     )
+    recall_least_tokens: int = _setting(
+        64, "least tokens of a conversation whose KV prefill fetches from an earlier turn's decode; 0: none ever"
+    )
+    recall_wait_for_s: float = _setting(2.0, "seconds after which prefill computes what has not come back")
     staging_bytes: int = _setting(
         0, "bytes of a ring in which fragmented KV is gathered, to be written at once and scattered on decode; 0: off"
     )
@@ -119,17 +123,23 @@ class ShimSettings:
             value = getattr(self, one.name)
             if isinstance(value, float) and not 0 <= value < inf:  # neither is true of a NaN
                 raise BadSettings(f"--{_flag(one.name)} must be a number of seconds, not {value}.")
-        for name in _TIMES:
-            if getattr(self, name) <= 0:
-                raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(self, name)}.")
-        if self.staging_bytes and self.staging_bytes < LEAST_STAGING_BYTES:
-            raise BadSettings(f"--staging-bytes must be 0 or at least {LEAST_STAGING_BYTES}, not {self.staging_bytes}.")
+        _check_ranges(self)
         if self.engine == "vllm":
             _check_vllm(self)
         check_key(self.deployment_key, self.host)
         _check_advertised(self.host, self.advertise_host)
         if not 0 <= self.port < 65536:
             raise BadSettings(f"--port must be 0 to 65535, not {self.port}.")
+
+
+def _check_ranges(settings: ShimSettings) -> None:
+    """Raise BadSettings for a time or a size that cannot be."""
+    for name in _TIMES:
+        if getattr(settings, name) <= 0:
+            raise BadSettings(f"--{_flag(name)} must be more than 0 seconds, not {getattr(settings, name)}.")
+    for name, least in (("staging_bytes", LEAST_STAGING_BYTES), ("recall_least_tokens", 1)):
+        if 0 != getattr(settings, name) < least:
+            raise BadSettings(f"--{_flag(name)} must be 0 or at least {least}, not {getattr(settings, name)}.")
 
 
 def _check_vllm(settings: ShimSettings) -> None:
@@ -145,6 +155,7 @@ def _check_vllm(settings: ShimSettings) -> None:
 _TIMES = (
     "lease_for_s",
     "seat_wait_for_s",
+    "recall_wait_for_s",
     "kv_wait_for_s",
     "registration_for_s",
     "request_for_s",

@@ -8,6 +8,7 @@ from router.api.hints import Hints
 from router.contract.instance import Mode
 from router.core.aliases import read_aliases
 from router.core.explain import Explanations
+from router.core.keepers import Keepers
 from router.core.late import LateChoice
 from router.core.placement import Rules
 from router.core.policy_table import AFFINE_NAMES, decode_policy, prefill_policy
@@ -24,6 +25,7 @@ def build_rules(settings: Settings) -> Rules:
         crossover_tokens=settings.crossover_tokens,
         decode_first=settings.decode_policy in AFFINE_NAMES,
         learns="cost" in (settings.prefill_policy, settings.decode_policy) or settings.decode_lead_s > 0,
+        keepers=Keepers() if settings.return_path else None,
         late=LateChoice(settings.decode_lead_s) if settings.decode_lead_s else None,
     )
 
@@ -36,6 +38,7 @@ def changed_rules(rules: Rules, settings: Settings, changed: frozenset[str]) -> 
         prefill_policy=fresh.prefill_policy if "prefill_policy" in changed else rules.prefill_policy,
         decode_policy=fresh.decode_policy if "decode_policy" in changed else rules.decode_policy,
         late=fresh.late if "decode_lead_s" in changed else rules.late,
+        keepers=fresh.keepers if "return_path" in changed else rules.keepers,
     )
 
 

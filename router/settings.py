@@ -73,6 +73,8 @@ class Settings:
     """The same names: who decodes."""
     decode_lead_s: float = 0.0
     """Seconds before prefill's expected end at which decode is chosen: it holds no blocks before; 0: at the start."""
+    return_path: bool = False
+    """On the next turn of a conversation prefill may fetch KV from the decode that served the turn before."""
     session_header: str = ""
     """Header that names a request's session, before session_id, prompt_cache_key and user of the body."""
     prefill_cancel: str = "anytime"

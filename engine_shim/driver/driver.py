@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine_shim.driver.hand_over import Desks, EngineCalls, HandOver
+from engine_shim.driver.recall import Recall, RecallRules
 from engine_shim.driver.running import LOCAL, Running, decode_seq, local_seqs, prefill_seq, transfer_of
 from engine_shim.driver.self_test import SelfTest
 from engine_shim.driver.stream import Stream
@@ -64,6 +65,8 @@ class Bench:
     """None when this shim has no fabric: it then serves local mode only."""
     scratch: Engine | None = None
     """The engine whose memory self-tests may use."""
+    recall: RecallRules | None = None
+    """When KV comes back from decode; None: never."""
 
 
 class Driver:
@@ -85,6 +88,9 @@ class Driver:
         self.self_test: SelfTest | None = None
         if self.hand_over is not None and bench.desks is not None and bench.scratch is not None:
             self.self_test = SelfTest(bench.scratch, self._engine, self.hand_over, bench.desks.seal)
+        self.recall: Recall | None = None
+        if bench.desks is not None and bench.recall is not None:
+            self.recall = Recall(self._engine, self.submit, bench.desks.seal, bench.recall)
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -103,6 +109,8 @@ class Driver:
             self._ticking.cancel()
         if self.self_test is not None:
             await self.self_test.aclose()
+        if self.recall is not None:
+            await self.recall.aclose()
         await asyncio.to_thread(self._engine.stop)
         if self.hand_over is not None and self._desks is not None:
             self.hand_over.say_left()
@@ -155,6 +163,8 @@ class Driver:
             return await self._submit_local(request, deadline_for_s)
         if self.hand_over is None:
             raise BadRequest("This instance has no fabric and cannot hand KV cache over.", param="kv_transfer_params")
+        if isinstance(handoff, PrefillHandoff) and handoff.keeper is not None and self.recall is not None:
+            await self.recall.fetch(request.prompt, handoff.transfer_id, handoff.keeper)
         self._taken_back.check(handoff.transfer_id, time.monotonic())
         if isinstance(handoff, PrefillHandoff):
             if not self.hand_over.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):

@@ -97,7 +97,7 @@ class Running:
         """All of its KV cache is there."""
         sequence = self._sequences.get(seq_id)
         if sequence is not None:
-            sequence.stream.kv_ready_at = now
+            sequence.stream.take_kv(now)
 
     def fail(self, seq_id: str, error: TandemError) -> None:
         """The sequence ends with this error; one that has ended already stays as it is."""

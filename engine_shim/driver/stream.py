@@ -28,6 +28,19 @@ class Stream:
         self._error: TandemError | None = None
         self._wake = Event()
 
+    def take_kv(self, now: float) -> None:
+        """Its KV cache is whole."""
+        self.kv_ready_at = now
+        self._wake.set()
+
+    async def wait_kv(self) -> None:
+        """Returns once its KV cache is whole, or was not needed. Raises the error with which it has ended before."""
+        while not (self.kv_ready_at or self._waiting or self.ended):
+            self._wake.clear()
+            await self._wake.wait()
+        if self._error is not None:
+            raise self._error
+
     def push(self, output: TokensOut) -> None:
         """Hand one output over; the one with a finish reason is the last."""
         if self.ended:

@@ -243,6 +243,9 @@ class Engine(Protocol):
     def unpin(self, seq_id: str) -> None:
         """Nobody reads or writes this sequence's pinned blocks any more."""
 
+    def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """Tokens at the beginning of `prompt` whose KV the prefix cache holds now: whole blocks, not the last token."""
+
     def has_work(self) -> bool:
         """True when a step would move something forward; parked sequences alone are no work."""
 
@@ -271,6 +274,9 @@ class EngineRunner(Protocol):
 
     async def add(self, request: SequenceRequest) -> None:
         """See Engine.add."""
+
+    async def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """See Engine.num_cached; 0 where nobody can tell."""
 
     def abort(self, seq_id: str) -> None:
         """See Engine.abort."""

@@ -67,6 +67,12 @@ class EngineThread:
         self._inbox.put(verb)
         await reply
 
+    async def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """See Engine.num_cached."""
+        reply: Future[int] = self._loop.create_future()
+        self._inbox.put(lambda engine: settle_on_loop(self._loop, reply, engine.num_cached(prompt)))
+        return await reply
+
     def abort(self, seq_id: str) -> None:
         """See Engine.abort; takes effect before the next step."""
         self._inbox.put(lambda engine: engine.abort(seq_id))

@@ -14,6 +14,7 @@ from engine_shim.core.meetings import Meetings
 from engine_shim.core.traffic import Flow, Pushes, Traffic
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import HandOver
+from engine_shim.driver.recall import RESULTS, Recall
 from engine_shim.serve.expert_metrics import expert_metrics
 from engine_shim.serve.intake import Endpoint
 from engine_shim.serve.usage import Tally
@@ -113,6 +114,8 @@ class _DriverCollector(Collector):
         yield from expert_metrics(self._driver.engine_load())
         ready = GaugeMetricFamily(f"{_PREFIX}ready", "1 while this instance takes requests", int(self._driver.ready))
         yield ready
+        if self._driver.recall is not None:
+            yield from _recall_metrics(self._driver.recall)
         if self._driver.hand_over is not None:
             yield from _hand_over_metrics(self._driver.hand_over)
 
@@ -135,6 +138,15 @@ def _hand_over_metrics(hand_over: HandOver) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{_PREFIX}kv_bytes", moved, hand_over.copies.num_bytes_moved)
     yield from _push_metrics(hand_over.prefill.pushes)
     yield from _traffic_metrics(hand_over.copies.traffic)
+
+
+def _recall_metrics(recall: Recall) -> Iterator[Metric]:
+    about = "Prompts whose KV an earlier turn's decode was asked for, by what came of it"
+    results = CounterMetricFamily(f"{_PREFIX}recalls", about, labels=["result"])
+    for result in RESULTS:
+        results.add_metric([result], recall.results[result])
+    yield results
+    yield CounterMetricFamily(f"{_PREFIX}recalled_tokens", "Tokens whose KV came back from decode", recall.num_tokens)
 
 
 def _push_metrics(pushes: Pushes) -> Iterator[Metric]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from engine_shim.driver import Driver
+from engine_shim.driver import Driver, recall_calls
 from engine_shim.driver.hand_over import HandOver
 from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Question, introduce, read_card
+from engine_shim.driver.recall_calls import Wanted
 from engine_shim.serve.sealed import decode_sealed, read_sealed
 from engine_shim.serve.self_test import self_test_routes
 from router.contract.errors import BadRequest
 from router.contract.ids import TransferId
-from router.contract.seal import CANCEL, FENCE, HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
+from router.contract.seal import CANCEL, FENCE, HELLO, HELLO_ANSWER, PEER, RECALL, SEAL_HEADER, Seal
 from router.store.codec import encode_instance
 
 JSON = "application/json"
@@ -32,7 +33,7 @@ class _Fence(msgspec.Struct):
 
 
 def side_channel(driver: Driver, seal: Seal) -> APIRouter:
-    """Routes `POST /kv/{hello,peer,cancel,fence}`, `GET /kv/instance`, and the self-test's."""
+    """Routes `POST /kv/{hello,peer,cancel,fence,recall}`, `GET /kv/instance`, and the self-test's."""
     router = APIRouter(include_in_schema=False)
 
     @router.post(HELLO_PATH)
@@ -62,6 +63,13 @@ def side_channel(driver: Driver, seal: Seal) -> APIRouter:
         wanted = await decode_sealed(request, seal, FENCE, _Fence)
         fenced = _hand_over(driver).peers.fence(wanted.engine_id)
         return Response(msgspec.json.encode({"fenced": fenced}), media_type=JSON)
+
+    if (recall := driver.recall) is not None:
+
+        @router.post(recall_calls.PATH)
+        async def give(request: Request) -> Response:
+            wanted = await decode_sealed(request, seal, RECALL, Wanted, recall_calls.MAX_BODY_BYTES)
+            return Response(msgspec.json.encode(await recall.give(wanted)), media_type=JSON)
 
     if driver.self_test is not None:
         router.include_router(self_test_routes(driver.self_test, seal))

@@ -37,6 +37,8 @@ FENCE = b"fence"
 """Declaring a process dead: the body of the request."""
 STAGE = b"stage"
 """What two fabrics say to each other about a staged copy: both agents and the note."""
+RECALL = b"recall"
+"""Asking for KV of a prompt's beginning: the body of the request."""
 SELF_TEST = b"self-test"
 """A self-test's calls, with the path behind it: the body of the request."""
 

@@ -2,7 +2,8 @@
 
 Version history of the codec
     1   vLLM 0.32/0.33 field names, plus `transfer_id` (vLLM main): the key under which the two legs meet;
-        plus, on decode, `registration_timeout_ms` and `kv_wait_timeout_ms`: waits shorter than decode's own
+        plus, on decode, `registration_timeout_ms` and `kv_wait_timeout_ms`: waits shorter than decode's own;
+        plus, on prefill, `keeper_engine_id`, `keeper_host` and `keeper_port`: who may keep KV of the prompt's beginning
 
 Unknown fields are ignored, missing or ill-typed ones are a BadRequest: in stock engines a missing field kills the
 engine, so nothing a client sends is ever passed on, and a shim checks again what the router sends.
@@ -38,10 +39,20 @@ _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 
 
 @dataclass(frozen=True, slots=True)
+class Keeper:
+    """A decode engine that probably keeps KV of the prompt's beginning, from an earlier turn of the conversation."""
+
+    engine_id: EngineId
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillHandoff:
     """This leg computes the prompt and pins its KV for whoever registers under `transfer_id`."""
 
     transfer_id: TransferId
+    keeper: Keeper | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,15 @@ def prefill_params(transfer_id: TransferId) -> dict[str, object]:
         "remote_host": None,
         "remote_port": None,
         "transfer_id": transfer_id,
+    }
+
+
+def keeper_params(keeper: KVIdentity) -> dict[str, object]:
+    """What a prefill leg's object says besides where somebody may keep KV of the prompt's beginning."""
+    return {
+        "keeper_engine_id": keeper.engine_id,
+        "keeper_host": keeper.side_channel_host,
+        "keeper_port": keeper.side_channel_port,
     }
 
 
@@ -158,13 +178,13 @@ def read_handoff(params: object, request_id: str) -> Handoff | None:
         )
     transfer_id = TransferId(_text(params, "transfer_id", request_id or params.get("remote_request_id")))
     if sends:
-        return PrefillHandoff(transfer_id)
+        return PrefillHandoff(transfer_id, _keeper(params))
     return DecodeHandoff(
         transfer_id,
         Mode.PULL if params.get("remote_block_ids") else Mode.PUSH,
         EngineId(_text(params, "remote_engine_id", None)),
         _text(params, "remote_host", None),
-        _port(params),
+        _port(params, "remote_port"),
         Waits(_wait_s(params, "registration_timeout_ms"), _wait_s(params, "kv_wait_timeout_ms")),
     )
 
@@ -179,10 +199,17 @@ def _text(params: dict[str, Any], name: str, default: object) -> str:
     return value
 
 
-def _port(params: dict[str, Any]) -> int:
-    value = params.get("remote_port")
+def _keeper(params: dict[str, Any]) -> Keeper | None:
+    if params.get("keeper_engine_id") is None:
+        return None
+    engine_id = EngineId(_text(params, "keeper_engine_id", None))
+    return Keeper(engine_id, _text(params, "keeper_host", None), _port(params, "keeper_port"))
+
+
+def _port(params: dict[str, Any], name: str) -> int:
+    value = params.get(name)
     if type(value) is not int or not 0 < value < 65536:
-        raise BadRequest("kv_transfer_params.remote_port must be a port number.", param="kv_transfer_params")
+        raise BadRequest(f"kv_transfer_params.{name} must be a port number.", param="kv_transfer_params")
     return value
 
 

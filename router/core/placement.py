@@ -18,6 +18,7 @@ from router.core.abilities import able, unable
 from router.core.crossover import Crossover
 from router.core.fleet import Fleet, Member, Pool
 from router.core.intake import Intake
+from router.core.keepers import Keepers
 from router.core.late import LateChoice
 from router.core.pairs import Pairing
 from router.core.policies import Policy, power_of_two
@@ -57,6 +58,8 @@ class Rules:
     """A policy, or the late choice, reckons with the pace of instances."""
     late: LateChoice | None = None
     """In push mode decode is chosen shortly before prefill's end; None: with prefill."""
+    keepers: Keepers | None = None
+    """Prefill is told which decode may keep KV of earlier turns; None: it is not."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,8 @@ class Placement:
     """Prompt tokens that waited at prefill, less those of this request that it has; 0 where nobody learns from it."""
     decode_after_s: float = 0.0
     """Without decode: so many seconds after prefill's start it is to be chosen."""
+    keeper: Member | None = None
+    """A decode instance that may have KV of the prompt's beginning for prefill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,10 @@ class Desk:
             mode = pool.mode_of(prefill, decode)
         ahead = weigh_tokens(prefill) - intake.kept_tokens if self.rules.learns else 0
         placement = Placement(mode, prefill, decode, reason, ahead)
+        if self.rules.keepers is not None:
+            able_to_give = _outside(excluded, pool.takers(prefill, mode).everyone)
+            placement.keeper = self.rules.keepers.find(intake, prefill, able_to_give)
+            self.rules.keepers.remember(intake, decode)
         if self.rules.late is not None and mode is _PUSH:
             self._leave_open(placement, self.rules.late, intake.prompt_tokens)
         return placement
@@ -138,7 +147,10 @@ class Desk:
             what = f"No decode instance is free for {intake.model!r} now that its prefill nears its end; try again."
             return Refusal(NoDecode(what))
         self._completed += 1
-        return replace(placement, decode=self._decode(left, intake, self._completed), decode_after_s=0.0)
+        decode = self._decode(left, intake, self._completed)
+        if self.rules.keepers is not None:
+            self.rules.keepers.remember(intake, decode)
+        return replace(placement, decode=decode, decode_after_s=0.0)
 
     def serves(self, pool: Pool) -> bool:
         """True when an ordinary request for this model can be placed by these rules."""
@@ -247,7 +259,10 @@ class Desk:
         solos = _outside(excluded, solos)
         if not solos:
             return Refusal(NoDecode(f"No decode instance is free for {pool.model!r}; start one or try again."))
-        return Placement(_LOCAL, None, self.rules.decode_policy(solos, weigh_sequences, intake, turn), reason)
+        decode = self.rules.decode_policy(solos, weigh_sequences, intake, turn)
+        if self.rules.keepers is not None:
+            self.rules.keepers.remember(intake, decode)
+        return Placement(_LOCAL, None, decode, reason)
 
     @property
     def learns(self) -> bool:

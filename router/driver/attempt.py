@@ -22,7 +22,7 @@ from router.legs.answer import Mark, Verdict, judge
 from router.legs.connection import Connection, Headers
 from router.legs.decode import DecodeLeg, decode_body
 from router.legs.hand_over import read_hand_over
-from router.legs.params import leg_request, prefill_params_json, push_params_json, with_waits
+from router.legs.params import leg_request, prefill_params_json, push_params_json, with_keeper, with_waits
 from router.legs.prefill import PrefillLeg, prefill_body
 from router.legs.take_back import TakeBack, take_back_request
 
@@ -100,7 +100,10 @@ class Attempt(Regard):
         left_s = min(left_s, self._exchange.deadlines.prefill_for(self._tokens) + MARGIN_S)
         assert prefill is not None  # the machine sends no prefill leg in local mode
         pool, transfer_id = self._router.pool(prefill.instance.url), self._transfer_id
-        body = prefill_body(intake.body, prefill_params_json(transfer_id), intake.fields)
+        params, keeper = prefill_params_json(transfer_id), self.placement.keeper
+        if keeper is not None and keeper.instance.kv is not None:
+            params = with_keeper(params, keeper.instance.kv)
+        body = prefill_body(intake.body, params, intake.fields)
         self._prefill = leg = PrefillLeg(self._exchange, pool)
         leg.connect_s = self._exchange.deadlines.connect_s
         leg.send(

@@ -48,6 +48,11 @@ def push_params_json(transfer_id: bytes, prefill: KVIdentity) -> bytes:
     return known[1].fill(transfer_id)
 
 
+def with_keeper(params: bytes, keeper: KVIdentity) -> bytes:
+    """A prefill leg's `params` that also name an engine which may keep KV of the prompt's beginning."""
+    return params[: params.rindex(b"}")] + b"," + _ENCODE(wire.keeper_params(keeper))[1:]
+
+
 def with_waits(params: bytes, waits: Waits) -> bytes:
     """A decode leg's `params`, a JSON object with members, that also say how long decode may wait."""
     if waits is NO_WAITS:

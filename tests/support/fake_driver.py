@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,6 +117,7 @@ class FakeDriver:
         self.instance = Instance(InstanceId("fake"), Role.BOTH, Epoch(1), "http://shim", MODEL, CONTEXT_TOKENS, None)
         self.ready = True
         self.hand_over = FakeHandOver()
+        self.recall = SimpleNamespace(results=Counter({"taken": 2}), num_tokens=96)
         self.text = text
         self.answer: dict[str, object] | None = None
         self.refusal: TandemError | None = None

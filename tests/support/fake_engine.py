@@ -55,6 +55,8 @@ class FakeEngine:
     gate: Semaphore | None = None
     """Where set, a step waits for it."""
     broken: bool = False
+    cached_tokens: int = 0
+    """What it says to have of any prompt."""
     mismatches: int = 0
 
     def __post_init__(self) -> None:
@@ -98,6 +100,9 @@ class FakeEngine:
         blocks = self.pins.pop(seq_id, ())
         if seq_id not in self.sequences:
             self.free += blocks
+
+    def num_cached(self, prompt: tuple[int, ...]) -> int:
+        return min(self.cached_tokens, (len(prompt) - 1) // self.layout.block_tokens * self.layout.block_tokens)
 
     def has_work(self) -> bool:
         return any(not s.parked for s in self.sequences.values()) or self.broken

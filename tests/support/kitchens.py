@@ -17,6 +17,7 @@ from engine_shim.driver.driver import Bench, Driver
 from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.driver.peers import Peers
+from engine_shim.driver.recall import RecallRules
 from engine_shim.engine.port import SamplingParams, SequenceRequest
 from engine_shim.engine.thread import EngineThread
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
@@ -54,6 +55,7 @@ class Site:
     recomputed: list[tuple[TransferId, str]] = field(default_factory=list)
     limits: PushLimits = field(default_factory=PushLimits)
     """How pushes are cut."""
+    recall: RecallRules | None = None
     calls: dict[str, Call] = field(default_factory=dict)
     """What a call to this engine brings, where it is not answered."""
 
@@ -83,7 +85,8 @@ class Site:
         )
         kv = KVIdentity(engine_id, "127.0.0.1", 1, engine.layout, "same", (Mode.PUSH, Mode.PULL, Mode.LOCAL))
         instance = Instance(instance_id, role, epoch, "http://127.0.0.1:1", "fake", 4096, kv)
-        driver = Driver(Bench(engine.card, partial(EngineThread, engine), None, instance, desks, engine))
+        run_engine = partial(EngineThread, engine)
+        driver = Driver(Bench(engine.card, run_engine, None, instance, desks, engine, self.recall))
         holder.append(driver)
         driver.start()
         self.drivers[engine_id] = driver

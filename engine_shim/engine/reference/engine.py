@@ -154,6 +154,10 @@ class ReferenceEngine:
         """See Engine.unpin."""
         self._pins.drop(seq_id)
 
+    def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """See Engine.num_cached."""
+        return self._scheduler.num_cached(prompt)
+
     def has_work(self) -> bool:
         """See Engine.has_work."""
         return self._scheduler.has_work()

@@ -21,6 +21,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from engine_shim.engine.port import Seated
+from engine_shim.engine.reference.block_names import BlockNames
 from engine_shim.engine.reference.block_pool import BlockPool
 from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.sequence import Sequence, State
@@ -112,6 +113,12 @@ class Scheduler:
             for index in range(sequence.num_remembered_blocks, num_full):
                 self._pool.remember(sequence.table[index], names[index])
             sequence.num_remembered_blocks = num_full
+
+    def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """Tokens of `prompt` that a sequence admitted now would find in the prefix cache."""
+        block_tokens = self._limits.block_tokens
+        names = BlockNames(block_tokens).up_to(prompt, (len(prompt) - 1) // block_tokens)
+        return len(self._pool.cached_prefix(names)) * block_tokens
 
     def end(self, sequence: Sequence) -> None:
         """`sequence` is in no queue and owns no blocks; a pin, if there is one, still holds them."""

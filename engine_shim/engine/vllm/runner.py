@@ -77,6 +77,10 @@ class VllmRunner:
     async def add(self, request: SequenceRequest) -> None:
         """The sequence itself goes to vLLM by HTTP."""
 
+    async def num_cached(self, prompt: tuple[int, ...]) -> int:
+        """vLLM does not tell."""
+        return 0
+
     def abort(self, seq_id: str) -> None:
         """Its seats, if any, are in Quarantine from now on."""
         pin = self._pins.get(seq_id)

@@ -32,6 +32,8 @@ def test_json_files_are_read_and_defaults_stay(tmp_path: Path) -> None:
         ({"TANDEM_SHIM_ROLE": "cook"}, "one of prefill, decode, both"),
         ({"TANDEM_SHIM_PREFIX_CACHE": "maybe"}, "--prefix-cache must be of type bool"),
         ({"TANDEM_SHIM_BLOCK_TOKENS": "0"}, "--block-tokens must be at least 1"),
+        ({"TANDEM_SHIM_RECALL_LEAST_TOKENS": "-1"}, "--recall-least-tokens must be 0 or at least 1"),
+        ({"TANDEM_SHIM_RECALL_WAIT_FOR_S": "0"}, "--recall-wait-for-s must be more than 0 seconds"),
         ({"TANDEM_SHIM_LEASE_FOR_S": "0"}, "--lease-for-s must be more than 0 seconds"),
         ({"TANDEM_SHIM_LEASE_FOR_S": "nan"}, "--lease-for-s must be a number of seconds"),
         ({"TANDEM_SHIM_DRAIN_FOR_S": "-1"}, "--drain-for-s must be a number of seconds"),

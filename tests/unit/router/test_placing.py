@@ -1,6 +1,6 @@
 from router.contract.instance import Mode
 from router.core.cost import LeastPrefill
-from router.placing import build_explanations, build_hints, build_rules
+from router.placing import build_explanations, build_hints, build_rules, changed_rules
 from router.settings import Settings
 
 
@@ -15,6 +15,14 @@ def test_auto_is_no_fixed_mode_and_the_cost_policies_learn():
 def test_a_late_choice_of_decode_learns_by_itself():
     rules = build_rules(Settings(decode_lead_s=0.1))
     assert rules.learns and rules.late is not None and rules.late.after_s(2.0) == 0.9
+
+
+def test_earlier_turns_are_remembered_where_kv_may_come_back():
+    assert build_rules(Settings()).keepers is None
+    rules = build_rules(Settings(return_path=True))
+    assert rules.keepers is not None
+    assert changed_rules(rules, Settings(return_path=True, mode="pull"), frozenset({"mode"})).keepers is rules.keepers
+    assert changed_rules(rules, Settings(), frozenset({"return_path"})).keepers is None
 
 
 def test_hints_are_listened_to_when_one_is_set():

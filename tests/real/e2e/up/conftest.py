@@ -9,8 +9,11 @@ from tests.support.up import Up, tandem_up
 
 @pytest.fixture(scope="package")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with tandem_up(tmp_path_factory.mktemp("up"), "--kv-bytes", "300000000") as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TANDEM_MODE_HEADER", "x-tandem-mode")
+        patch.setenv("TANDEM_RETURN_PATH", "true")
+        with tandem_up(tmp_path_factory.mktemp("up"), "--kv-bytes", "300000000") as running:
+            yield running
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ class NotingDriver:
     answer: dict[str, object] | None = None
     refusal: TandemError | None = None
     ready = True
+    recall = None
     hand_over = None
     instance = decode().instance
 

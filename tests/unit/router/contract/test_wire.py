@@ -10,9 +10,11 @@ from router.contract.rendezvous import PrefillDone
 from router.contract.wire import (
     MAX_ID_CHARS,
     DecodeHandoff,
+    Keeper,
     PrefillHandoff,
     answer_params,
     drop_handovers,
+    keeper_params,
     prefill_params,
     push_params,
     read_handoff,
@@ -123,3 +125,15 @@ def test_a_body_without_hand_overs_has_everything_else(body: dict[str, object], 
     fields = msgspec.json.decode(json.dumps(body), type=dict[str, msgspec.Raw])
     drop_handovers(fields)
     assert json.loads(msgspec.json.encode(fields)) == kept
+
+
+def test_a_prefill_leg_may_name_who_keeps_kv_of_its_prompts_beginning() -> None:
+    params = {**prefill_params(T), **keeper_params(PEER)}
+    assert read_handoff(params, "") == PrefillHandoff(T, Keeper(EngineId("p0@7"), "127.0.0.1", 9100))
+    assert read_handoff(prefill_params(T), "") == PrefillHandoff(T)
+
+
+@pytest.mark.parametrize("change", [{"keeper_engine_id": 7}, {"keeper_host": None}, {"keeper_port": "9100"}])
+def test_half_a_keeper_is_a_bad_request(change: dict[str, object]) -> None:
+    with pytest.raises(BadRequest):
+        read_handoff({**prefill_params(T), **keeper_params(PEER), **change}, "")

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from router.contract.errors import BadRequest, ModelUnknown, NoDecode, NoPair, NoPrefill
-from router.contract.instance import Mode
+from router.contract.instance import EngineKind, Mode
 from router.contract.ledger import Outcome
+from router.core.keepers import Keepers
 from router.core.late import LEAST_KNOWN, LateChoice
 from router.core.placement import CROWDED, Desk, Placement, Refusal, Rules
 from router.core.policies import least_loaded, round_robin
@@ -557,3 +558,37 @@ def test_how_well_prefills_end_was_told_is_learned():
         open_.prefill.burden.pace.prefill.base = 0.0
         desk.learn(open_, 10_000, served(prefilled_s=0.81))
     assert desk.rules.late.after_s(1.0) == pytest.approx(0.8), "all needed 0.8 of what was expected"
+
+
+def test_prefill_is_told_who_served_the_turn_before():
+    desk = Desk(Rules(keepers=Keepers(), prefill_policy=round_robin, decode_policy=round_robin))
+    folded = fleet(prefill("p0"), prefill("p1"), decode("d0"), decode("d1"))
+    turns = [intake(prompt=b'"' + b"x" * size) for size in (1000, 3000, 5000)]
+    first, second, third = (desk.choose(folded, turn, number, NOBODY) for number, turn in enumerate(turns))
+    assert first.keeper is None and second.keeper is first.decode and third.keeper is second.decode
+    assert desk.choose(folded, intake(prompt=b'"' + b"y" * 5000), 3, NOBODY).keeper is None
+    out = frozenset({third.decode.instance.instance_id})
+    assert desk.choose(folded, turns[2], 4, out).keeper is not third.decode
+    assert Desk(Rules()).choose(folded, turns[1], 0, NOBODY).keeper is None
+
+
+def test_a_turn_that_ran_on_decode_alone_is_kept_there_as_well():
+    desk, folded = Desk(Rules(keepers=Keepers())), fleet(prefill(), decode())
+    whole = desk.choose(folded, intake(whole="n", prompt=b'"' + b"x" * 1000), 0, NOBODY)
+    assert desk.choose(folded, intake(prompt=b'"' + b"x" * 2000), 1, NOBODY).keeper is whole.decode
+
+
+def test_a_decode_that_was_chosen_late_is_the_one_that_keeps():
+    desk = Desk(Rules(keepers=Keepers(), learns=True, late=LateChoice(0.1)))
+    request = intake(body=LONG, prompt=b'"' + b"x" * 2000)
+    open_ = desk.choose(fleet(prefill(), decode("d0")), request, 0, NOBODY)
+    now = fleet(prefill(), decode("d1"))
+    late = desk.complete(now, request, open_, NOBODY)
+    assert desk.choose(now, request, 1, NOBODY).keeper is late.decode
+
+
+def test_a_plain_prefill_is_told_of_nobody():
+    plain = {"engine": EngineKind.VLLM, "modes": (Mode.PUSH,)}
+    desk, folded = Desk(Rules(keepers=Keepers())), fleet(prefill(**plain), decode(**plain))
+    for turn in range(2):
+        assert desk.choose(folded, intake(prompt=b'"' + b"x" * 2000), turn, NOBODY).keeper is None

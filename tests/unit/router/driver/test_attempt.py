@@ -99,6 +99,14 @@ def test_each_leg_goes_to_its_instance():
     assert b"x-request-id: req-1.1\r\n" in first._request and b"x-request-id: req-1.1\r\n" in second._request
 
 
+def test_prefills_leg_names_who_may_keep_kv():
+    made, router, members = attempt()
+    made.placement.keeper = members["d0"]
+    made.send_prefill(5.0)
+    (leg,) = router.pools["http://p0:8000"].legs
+    assert b'"keeper_engine_id":"d0@1","keeper_host":"127.0.0.1","keeper_port":5600' in leg._request
+
+
 def test_pull_hands_on_what_prefill_said_and_local_nothing():
     made, router, _ = attempt(Mode.PULL)
     made.send_decode(5.0, b'{"said":1}')

@@ -3,8 +3,8 @@ from dataclasses import replace
 from math import inf
 
 from router.contract.instance import Mode, Role
-from router.contract.wire import NO_WAITS, DecodeHandoff, PrefillHandoff, Waits, push_params, read_handoff
-from router.legs.params import leg_request, prefill_params_json, push_params_json, with_waits
+from router.contract.wire import NO_WAITS, DecodeHandoff, Keeper, PrefillHandoff, Waits, push_params, read_handoff
+from router.legs.params import leg_request, prefill_params_json, push_params_json, with_keeper, with_waits
 from router.legs.pool import LegPool, PoolLimits
 from tests.support.instances import instance
 
@@ -22,6 +22,11 @@ def test_decodes_parameters_are_those_of_the_contract():
     handoff = read_handoff(params, "")
     assert isinstance(handoff, DecodeHandoff)
     assert (handoff.transfer_id, handoff.prefill_engine_id) == (ID.decode(), KV.engine_id)
+
+
+def test_whoever_keeps_kv_goes_with_prefills_parameters():
+    handoff = read_handoff(json.loads(with_keeper(prefill_params_json(ID), KV)), "")
+    assert handoff == PrefillHandoff(ID.decode(), Keeper(KV.engine_id, KV.side_channel_host, KV.side_channel_port))
 
 
 def test_waits_that_are_shorter_than_decodes_own_go_with_its_parameters():

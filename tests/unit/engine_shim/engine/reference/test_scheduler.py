@@ -140,6 +140,16 @@ def test_a_ready_sequence_runs_with_all_but_the_last_prompt_token():
     assert again.state is State.RUNNING
 
 
+def test_what_the_prefix_cache_holds_of_a_prompt_is_told_in_whole_blocks_without_the_last_token():
+    desk = Desk(num_blocks=20)
+    prompt = tuple(desk.add("a", 9).tokens)
+    assert desk.scheduler.num_cached(prompt) == 0
+    desk.step()
+    desk.step()
+    assert [desk.scheduler.num_cached(prompt[:size]) for size in (9, 8, 5, 4, 1)] == [8, 4, 4, 0, 0]
+    assert desk.scheduler.num_cached((*prompt[:5], prompt[5] + 1, *prompt[6:])) == 4
+
+
 def test_prompt_tokens_yet_to_be_computed_are_counted():
     desk = Desk(num_blocks=40)
     desk.add("a", 50)

@@ -1,0 +1,183 @@
+"""KV that comes back from decode, between two Drivers over the loopback fabric and real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from threading import Semaphore
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from engine_shim.core.fates import Call
+from engine_shim.core.rendezvous import PrefillClocks
+from engine_shim.driver import Driver
+from engine_shim.driver.recall import Recall, RecallRules, recall_id
+from engine_shim.driver.recall_calls import Kept, Wanted
+from engine_shim.driver.stream import Stream
+from engine_shim.serve.problems import on_problem
+from engine_shim.serve.side_channel import side_channel
+from router.contract.errors import StaleAttempt, TandemError
+from router.contract.ids import EngineId, TransferId
+from router.contract.instance import Role
+from router.contract.seal import Seal
+from router.contract.wire import Keeper, PrefillHandoff
+from tests.support.fake_engine import FakeEngine
+from tests.support.kitchens import Clocks, Site, prompt_request, quiet, small_layout, until
+
+PROMPT = tuple(range(50, 90))
+RULES = RecallRules(least_tokens=8, wait_for_s=5.0)
+LEASE_S = 0.2
+
+
+@dataclass
+class Couple:
+    site: Site
+    prefill: Driver
+    decode: Driver
+    engines: tuple[FakeEngine, FakeEngine]
+    port: int
+
+    @property
+    def keeper(self) -> Keeper:
+        return Keeper(EngineId(list(self.site.drivers)[1]), "127.0.0.1", self.port)
+
+    @property
+    def recall(self) -> Recall:
+        assert self.prefill.recall is not None
+        return self.prefill.recall
+
+    def ask(self, transfer_id: str = "req-1.1", keeper: Keeper | None = None) -> asyncio.Task[Stream]:
+        """A prefill leg that names a keeper."""
+        handoff = PrefillHandoff(TransferId(transfer_id), keeper or self.keeper)
+        return asyncio.create_task(self.prefill.submit(prompt_request(PROMPT, 1), handoff, 30.0))
+
+    async def finish(self, asking: asyncio.Task[Stream]) -> None:
+        """Prefill has computed the prompt, whatever became of the recall; nobody comes for it, and nothing is held."""
+        async for _ in (stream := await asking):
+            pass
+        assert stream.answer is not None
+        self.prefill.cancel(TransferId(str(stream.answer["transfer_id"])), "done")
+        await self.wait_quiet()
+
+    async def wait_quiet(self) -> None:
+        await until(lambda: quiet(self.prefill, self.engines[0]) and quiet(self.decode, self.engines[1]))
+
+
+@pytest.fixture
+async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Couple]:
+    """Prefill has nothing of any prompt, decode 32 tokens; blocks are of 4 and of 8 tokens."""
+    rules = getattr(request, "param", RULES)
+    site = Site(recall=rules)
+    engines = FakeEngine(small_layout(4)), FakeEngine(small_layout(8), cached_tokens=32)
+    clocks = Clocks(prefill=PrefillClocks(lease_for_s=LEASE_S))
+    prefill = await site.open(Role.PREFILL, engines[0])
+    decode = await site.open(Role.DECODE, engines[1], clocks)
+    app = FastAPI()
+    app.include_router(side_channel(decode, Seal()))
+    app.add_exception_handler(TandemError, on_problem)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    yield Couple(site, prefill, decode, engines, server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    await serving
+    await site.aclose()
+
+
+async def test_what_decode_keeps_comes_back_before_prefill_computes(couple: Couple) -> None:
+    await couple.finish(couple.ask())
+    assert couple.recall.results == {"taken": 1} and couple.recall.num_tokens == 32
+    assert couple.engines[0].mismatches == 0
+    assert couple.site.walked[0].transfer_id == recall_id(TransferId("req-1.1"))
+    assert couple.decode.recall is not None and not couple.decode.recall.results
+
+
+async def test_only_what_is_not_here_comes(couple: Couple) -> None:
+    couple.engines[0].cached_tokens = 16
+    await couple.finish(couple.ask())
+    assert couple.recall.num_tokens == 16
+
+
+@pytest.mark.parametrize(("here", "there"), [(0, 0), (28, 32), (36, 0), (32, 32)])
+async def test_what_is_not_worth_its_way_is_computed(couple: Couple, here: int, there: int) -> None:
+    couple.engines[0].cached_tokens, couple.engines[1].cached_tokens = here, there
+    await couple.finish(couple.ask())
+    assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
+
+
+async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Couple) -> None:
+    await couple.finish(couple.ask(keeper=replace(couple.keeper, port=1)))
+    couple.site.calls["another@1"] = Call.ANOTHER
+    await couple.finish(couple.ask("req-2.1", replace(couple.keeper, engine_id=EngineId("another@1"))))
+    assert couple.recall.results == {"failed": 2}
+
+
+@pytest.mark.parametrize("couple", [RecallRules(8, 0.2)], indirect=True)
+async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(couple: Couple) -> None:
+    couple.engines[1].gate = gate = Semaphore(0)
+    asking = couple.ask()
+    await until(lambda: couple.recall.results["failed"] == 1)
+    couple.engines[1].gate = None
+    gate.release(9)
+    await couple.finish(asking)
+
+
+async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Couple) -> None:
+    couple.engines[1].gate = gate = Semaphore(0)
+    asking = couple.ask()
+    await until(lambda: bool(couple.engines[0].pins))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    couple.engines[1].gate = None
+    gate.release(9)
+    await couple.wait_quiet()
+    assert not couple.recall.results
+
+
+async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: Couple) -> None:
+    couple.engines[1].gate = gate = Semaphore(0)
+    asking = couple.ask()
+    await until(lambda: bool(couple.engines[0].pins))
+    couple.prefill.cancel(TransferId("req-1.1"), "taken_back")
+    couple.engines[1].gate = None
+    gate.release(9)
+    with pytest.raises(StaleAttempt):
+        await asking
+    await couple.wait_quiet()
+
+
+async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Couple) -> None:
+    couple.engines[1].gate = gate = Semaphore(0)
+    asking = couple.ask()
+    await until(lambda: bool(couple.engines[0].pins))
+    assert couple.prefill.hand_over is not None
+    couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
+    async for _ in await asking:
+        pass
+    assert couple.recall.results == {"failed": 1}
+    couple.engines[1].gate = None
+    gate.release(9)
+
+
+async def test_blocks_that_nobody_comes_for_are_free_after_the_lease(couple: Couple) -> None:
+    assert couple.decode.recall is not None
+    assert await couple.decode.recall.give(Wanted("req-9.1.recall", 0, PROMPT)) == Kept(32)
+    await until(lambda: couple.decode.load().held_blocks > 0)
+    await couple.wait_quiet()
+
+
+async def test_without_rules_nobody_asks_and_nobody_gives(couple: Couple) -> None:
+    site = Site()
+    driver = await site.open(Role.PREFILL, engine := FakeEngine(small_layout(4)))
+    assert driver.recall is None
+    async for _ in await driver.submit(
+        prompt_request(PROMPT, 1), PrefillHandoff(TransferId("req-1.1"), couple.keeper), 9.0
+    ):
+        pass
+    driver.cancel(TransferId("req-1.1"), "done")
+    await until(lambda: quiet(driver, engine))
+    await site.aclose()
