@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from engine_shim.bench.experts_nvlink_rank import Inputs
 from engine_shim.experts.quantise import Rows, pack_rows, unpack_rows
@@ -32,6 +33,21 @@ def find_nixl_ep() -> Any | str:  # noqa: ANN401
         except (ImportError, OSError) as error:
             reasons.append(f"{package}: {str(error).splitlines()[0]}")
     return "; ".join(reasons)
+
+
+# Any: torch leaves stores untyped.
+def open_store(port: int, *, first: bool) -> Any:  # noqa: ANN401
+    """Through it all ranks tell each other how they are reached; the first one keeps it."""
+    collectives: Any = dist
+    store = collectives.TCPStore("127.0.0.1", port, is_master=first, wait_for_workers=False)
+    dist.barrier()
+    return store
+
+
+def part_of_store(store: Any, name: str) -> Any:  # noqa: ANN401
+    """Keys of one group: ranks may still look for those of the group before."""
+    collectives: Any = dist
+    return collectives.PrefixStore(name, store)
 
 
 class NixlEp:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from engine_shim.bench import experts_baselines
-from engine_shim.bench.experts_nixl_ep import NixlEp, find_nixl_ep
+from engine_shim.bench.experts_nixl_ep import NixlEp, find_nixl_ep, open_store, part_of_store
 from engine_shim.bench.experts_nvlink_rank import (
     CHECK_ERROR,
     Inputs,
@@ -77,6 +77,8 @@ class RankRun:
         self.rank, self.arguments, self.device = rank, arguments, device
         self.library = load_library(Path(arguments.library) if arguments.library else None)
         self.figures: list[Figure] = []
+        # Any: torch leaves it untyped.
+        self._store: Any = None
 
     def shape(self, tokens: int, numerics: ExpertNumerics) -> ExpertShape:
         """The group of one case."""
@@ -166,13 +168,9 @@ class RankRun:
         if isinstance(package, str):
             self.tell(f"nixl_ep cannot be imported: {package}")
             return
-        # Any: torch leaves it untyped, and does not say that it is there.
-        collectives: Any = dist
-        store = collectives.TCPStore(
-            "127.0.0.1", self.arguments.port + 1, is_master=self.rank == 0, wait_for_workers=False
-        )
-        dist.barrier()
-        peer = NixlEp(package, shape, self.rank, store)
+        if self._store is None:
+            self._store = open_store(self.arguments.port + 1, first=self.rank == 0)
+        peer = NixlEp(package, shape, self.rank, part_of_store(self._store, f"{tokens}-{routing}"))
         dist.barrier()
         num_steps, inputs = self.inputs(shape, routing)
         if (error := max(peer.check(given) for given in inputs[:2])) > CHECK_ERROR:
