@@ -21,6 +21,7 @@ routers run beside it, if they are installed:
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ from router.bench.soak import soak
 from router.contract.errors import TandemError
 from router.settings import DATA_PATHS
 from router.store.embedded import EmbeddedStore
+
+SETTLE_S, SETTLED_S = 5.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +191,29 @@ def _starts(
 async def _measure_target(plan: Plan, target: Target) -> list[Figure]:
     figures = []
     for num_connections in plan.connections:
+        await _settle(target)
         request = request_bytes(stream=False, body_bytes=plan.body_bytes)
         before = target.cpu_s()
         result = await closed_loop(target.port, request, num_connections, plan.seconds)
         used = target.cpu_s() - before
         figures.append(_figure(target, f"c{num_connections}", result, used, len(result.latencies_s)))
     if plan.streams:
+        await _settle(target)
         request = request_bytes(stream=True, body_bytes=plan.body_bytes)
         before = target.cpu_s()
         result = await closed_loop(target.port, request, plan.streams, max(plan.seconds, 3.0))
         used = target.cpu_s() - before
         figures.append(_figure(target, f"{plan.streams} streams", result, used, result.chunks))
     return figures
+
+
+async def _settle(target: Target) -> None:
+    """What the requests that the last load has left have cost is over, or SETTLE_S have passed: no part of the next."""
+    for _ in range(int(SETTLE_S / SETTLED_S)):
+        before = target.cpu_s()
+        await asyncio.sleep(SETTLED_S)
+        if target.cpu_s() - before < SETTLED_S / 10:
+            return
 
 
 def _figure(target: Target, load: str, result: LoopResult, cpu_s: float, num_units: int) -> Figure:

