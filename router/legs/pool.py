@@ -37,6 +37,7 @@ class LegPool:
     __slots__ = (
         "__weakref__",
         "_access",
+        "_admitted",
         "_at",
         "_dialling",
         "_idle",
@@ -62,6 +63,8 @@ class LegPool:
         self._dialling = Dialling(self._connect, self.put, limits.connect_s)
         self._line = self._dialling.line
         self._url, self._access = url, access
+        self._admitted = ""
+        """The address to which the last dial led; an engine may be there."""
         self.own_lines = b""
         """Header lines of every request to this engine: Host, and the key that it wants."""
         self.take_key()
@@ -139,9 +142,10 @@ class LegPool:
         peer = transport.get_extra_info("peername")
         if peer is None:
             return "it closed the connection at once"
-        if not access.hosts.admit_address(at.host, peer[0]):
+        if peer[0] != self._admitted and not access.hosts.admit_address(at.host, peer[0]):
             transport.abort()
             return "no engine may be at the address to which its name leads (engine_hosts)"
+        self._admitted = peer[0]
         self._live.add(connection)
         return connection
 

@@ -194,6 +194,36 @@ async def test_a_name_that_leads_where_no_engine_may_be_is_unreachable():
     assert seen == [b""] and pool.num_live == 0
 
 
+async def test_an_address_is_judged_anew_when_a_name_leads_to_another(monkeypatch):
+    asked, led_to = [], iter(["10.0.0.1", "10.0.0.1", "10.0.0.2", "9.9.9.9", "10.0.0.2"])
+    hosts = read_engine_hosts(("10.0.0.0/8",))
+
+    class Led(KeptTransport):
+        def get_extra_info(self, name):
+            return (next(led_to), 1)
+
+    class Asked:
+        def admit(self, host):
+            return hosts.admit(host)
+
+        def admit_address(self, host, address):
+            asked.append(address)
+            return hosts.admit_address(host, address)
+
+    async def connect(make, *_, **__):
+        connection = make()
+        connection.connection_made(transport := Led())
+        return transport, connection
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+    pool, got = LegPool("http://gpu", PoolLimits(), EngineAccess(hosts=Asked())), []
+    for _ in range(5):
+        pool.dial(leg := Dialling())
+        got.append(isinstance(await leg.got, Connection))
+    assert got == [True, True, True, False, True]
+    assert asked == ["10.0.0.1", "10.0.0.2", "9.9.9.9"]
+
+
 @pytest.mark.parametrize(
     ("url", "set_name", "asked"), [("https://h", "", "h"), ("https://h", "gpu", "gpu"), ("http://h", "gpu", None)]
 )
