@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from engine_shim.bench import experts_baselines
+from engine_shim.bench.experts_figures import Figure, percentiles, print_figures
 from engine_shim.bench.experts_nixl_ep import NixlEp, find_nixl_ep, open_store, part_of_store
 from engine_shim.bench.experts_nvlink_rank import (
     CHECK_ERROR,
@@ -30,6 +31,7 @@ from engine_shim.bench.experts_nvlink_rank import (
     graph_of,
     leaving_bytes,
     make_inputs,
+    time_eager,
     time_parts,
     time_replays,
 )
@@ -42,32 +44,6 @@ from engine_shim.experts.shape import ExpertNumerics, ExpertShape
 FLOOR_BYTES_PER_US = 450e3
 """NVLink of an H100 or H200, one direction."""
 LONG_STEP_TOKENS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured case, of the slowest rank; microseconds a step."""
-
-    what: str
-    tokens: int
-    routing: str
-    p50_us: float
-    p90_us: float
-    p99_us: float
-    dispatch_us: float | None = None
-    combine_us: float | None = None
-    """Medians of the halves in a graph with events between them."""
-    wire_bytes: int = 0
-    floor_fraction: float = 0.0
-    num_sms: int = 0
-    buffer_bytes: int = 0
-
-
-def percentiles(times: list[float]) -> tuple[float, float, float]:
-    """p50, p90, p99."""
-    ordered = sorted(times)
-    at = [ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)]
-    return at[0], at[1], at[2]
 
 
 class RankRun:
@@ -124,6 +100,7 @@ class RankRun:
                 step(given)
 
         times = time_replays(graph_of(steps), num_steps, self.arguments.replays)
+        eager = time_eager(steps, num_steps, self.arguments.replays)
 
         def split(mark: Any) -> None:  # noqa: ANN401  a callable without arguments
             for given in inputs:
@@ -149,6 +126,7 @@ class RankRun:
                 p99,
                 percentiles(dispatch)[0],
                 percentiles(combine)[0],
+                percentiles(eager)[0],
                 wire_bytes,
                 wire_bytes / FLOOR_BYTES_PER_US / p50,
                 experts.num_sms,
@@ -187,7 +165,9 @@ class RankRun:
         wire_bytes = sum(sum(leaving_bytes(shape, given.topk, self.rank)) for given in inputs) // num_steps
         p50, p90, p99 = percentiles(times)
         floor = wire_bytes / FLOOR_BYTES_PER_US / p50
-        self.add(Figure("nixl_ep", tokens, routing, p50, p90, p99, None, None, wire_bytes, floor, 0, peer.buffer_bytes))
+        self.add(
+            Figure("nixl_ep", tokens, routing, p50, p90, p99, None, None, None, wire_bytes, floor, 0, peer.buffer_bytes)
+        )
         peer.close()
 
     def tell(self, line: str) -> None:
@@ -223,19 +203,6 @@ def run_rank(rank: int, arguments: argparse.Namespace) -> None:
             json.dumps({"machine": machine(), "figures": [*map(asdict, run.figures)]}, indent=1)
         )
     dist.destroy_process_group()
-
-
-def print_figures(figures: list[Figure]) -> None:
-    """A line for each."""
-    for f in figures:
-        halves = (
-            f"  dispatch {f.dispatch_us:6.1f} combine {f.combine_us:6.1f}" if f.dispatch_us and f.combine_us else ""
-        )
-        print(
-            f"{f.what:20} T={f.tokens:<5} {f.routing:8} p50 {f.p50_us:7.1f} p90 {f.p90_us:7.1f} p99 {f.p99_us:7.1f} us"
-            f"{halves}  wire {f.wire_bytes / 1e6:6.2f} MB  floor {f.floor_fraction:4.0%}  SMs {f.num_sms}",
-            flush=True,
-        )
 
 
 def machine() -> dict[str, str]:

@@ -94,6 +94,15 @@ def graph_of(steps: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 def time_replays(graph: torch.cuda.CUDAGraph, num_steps: int, replays: int) -> list[float]:
     """Microseconds per step of each replay, of the slowest rank."""
+    return _time_runs(graph.replay, num_steps, replays)
+
+
+def time_eager(steps: Callable[[], None], num_steps: int, replays: int) -> list[float]:
+    """The same without a graph: `steps` launches all of them."""
+    return _time_runs(steps, num_steps, replays)
+
+
+def _time_runs(run: Callable[[], None], num_steps: int, replays: int) -> list[float]:
     marks = []
     dist.barrier()
     # One after the other without a pause: the first ones also wait for the other ranks' hosts, and are not counted.
@@ -102,7 +111,7 @@ def time_replays(graph: torch.cuda.CUDAGraph, num_steps: int, replays: int) -> l
     for _ in range(WARM_REPLAYS + replays):
         begin, end = make_event(enable_timing=True), make_event(enable_timing=True)
         begin.record()
-        graph.replay()
+        run()
         end.record()
         marks.append((begin, end))
     torch.cuda.synchronize()

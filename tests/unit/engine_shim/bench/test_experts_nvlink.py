@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine_shim.bench.experts_nvlink import parse, percentiles
+from engine_shim.bench.experts_figures import percentiles
+from engine_shim.bench.experts_nvlink import parse
 
 
 def test_percentiles_are_measured_values() -> None:
