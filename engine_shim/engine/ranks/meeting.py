@@ -10,7 +10,7 @@ import torch
 
 from engine_shim.engine.ranks.halves import NUM_HALVES
 from engine_shim.engine.reference.settings import ExpertTransport, ReferenceSettings
-from engine_shim.experts.fabric_transport import FabricTransport, RankCard, region_of, take_memory
+from engine_shim.experts.fabric_transport import FabricTransport, region_of, take_memory
 from engine_shim.experts.group import ExpertGroup, Waiting
 from engine_shim.experts.nvlink.awaited import AwaitedNvlink
 from engine_shim.experts.nvlink.experts import NvlinkExperts, NvlinkSettings
@@ -21,6 +21,7 @@ from engine_shim.experts.port import Experts
 from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertShape
 from engine_shim.experts.stats import ExpertStats
+from engine_shim.fabric.group import RankCard
 from engine_shim.fabric.nixl import NixlFabric
 
 Card = RankCard | bytes
