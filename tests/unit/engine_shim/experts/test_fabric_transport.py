@@ -1,0 +1,57 @@
+"""How ranks connect, over loopback."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+
+from engine_shim.experts.fabric_transport import FabricTransport, region_of, take_memory
+from engine_shim.experts.port import Phase
+from engine_shim.experts.regions import plan_regions
+from engine_shim.experts.shape import ExpertShape
+from engine_shim.experts.signal import Signal
+from engine_shim.experts.transport import Put
+from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
+from router.contract.errors import RankGone
+
+REGIONS = plan_regions(ExpertShape(3, 3, 1, 128, 4))
+
+
+def three() -> list[FabricTransport]:
+    network, transports = LoopbackNetwork(), []
+    for rank in range(3):
+        memory = take_memory(REGIONS).zero_()
+        fabric = LoopbackFabric(f"rank-{rank}", region_of(memory), network)
+        transports.append(FabricTransport(fabric, memory, REGIONS, rank))
+    return transports
+
+
+def test_what_a_quicker_rank_puts_while_others_connect_is_not_lost() -> None:
+    first, second, third = ranks = three()
+    cards = {rank: transport.card() for rank, transport in enumerate(ranks)}
+    threads = [Thread(target=transport.connect, args=(cards,)) for transport in (first, second)]
+    for thread in threads:
+        thread.start()
+    # The third says to the first alone that it is here, so the first goes on and the second still waits.
+    third._group.connect({rank: card for rank, card in cards.items() if rank != 1})
+    third._group.arrive()
+    threads[0].join(30)
+    first.scatter([Put(1, 0, 64, 16, Signal(1, Phase.COUNTS))])
+    while first.busy:
+        first.poll()
+    while not second._early:
+        assert threads[1].is_alive()
+    third._group.connect(cards)
+    third._group.arrive()
+    threads[1].join(30)
+    assert second.poll() == [(0, Signal(1, Phase.COUNTS))]
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    first, second, _third = ranks = three()
+    cards = {rank: transport.card() for rank, transport in enumerate(ranks)}
+    second._group.connect(cards)
+    second._group.arrive()
+    with pytest.raises(RankGone, match=r"\[2\] did not connect"):
+        first.connect(cards, wait_for_s=0.05)
