@@ -19,7 +19,7 @@ VLLM ?= $(CURDIR)/.tandem/vllm
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts twins paged progressive progressive-bench late-bench recall-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts experts-gpu twins paged progressive progressive-bench late-bench recall-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -99,6 +99,10 @@ experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sl
 		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py tests/real/e2e/test_experts.py
 
 # Triton itself is no part of the environment: 180 MB that only these need.
+experts-gpu: install  ## expert ranks on an NVIDIA GPU: kernels, NIXL in its memory, the engine, the law (5 minutes; nvcc and CUDA's torch)
+	REQUIRE=gpu,nixl $(BIN)/python -m pytest --timeout 300 -k "gpu or nvlink" tests/conformance/experts/test_nvlink.py \
+		tests/conformance/experts/test_nixl.py tests/real/engine/test_gpu_ranks.py tests/real/e2e/test_experts.py
+
 twins: install  ## the Triton twins of the expert kernels, bit by bit; on the CPU by Triton's interpreter (15 minutes)
 	test -d .tandem/twins/triton || $(BIN)/pip install --no-deps --target .tandem/twins triton==3.6.0
 	REQUIRE=triton TRITON_INTERPRET=1 PYTHONPATH=.tandem/twins $(BIN)/python -m pytest --timeout 600 \
