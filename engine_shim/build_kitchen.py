@@ -120,8 +120,8 @@ def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Bo
 
 def recall_rules(settings: ShimSettings) -> RecallRules | None:
     """When KV comes back from decode, by these settings; None: never."""
-    if not settings.recall_least_tokens:
-        return None
+    if not settings.recall_least_tokens or not settings.prefix_cache:
+        return None  # what has come back, and what is kept, is in the prefix cache
     return RecallRules(settings.recall_least_tokens, settings.recall_wait_for_s)
 
 

@@ -10,8 +10,9 @@ keeper's prefix cache holds, and one token:
                                                ◄──────  WRITE, Tag
     the blocks are in the prefix cache; prefill's own sequence finds them there
 
-So leases, fences and Quarantine are those of any hand-over, whoever dies. Whatever goes wrong, or lasts longer than
-`wait_for_s`, costs that time and is counted: prefill then computes what is not there.
+Both sequences go ahead of those that wait: one needs a row of a batch, the other none. Leases, fences and Quarantine
+are those of any hand-over, whoever dies. Whatever goes wrong, or lasts longer than `wait_for_s`, costs that time and is
+counted: prefill then computes what is not there.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Recall:
             return 0
         waits = Waits(self._rules.wait_for_s, self._rules.wait_for_s)
         handoff = DecodeHandoff(transfer_id, Mode.PUSH, keeper.engine_id, keeper.host, keeper.port, waits)
-        part = SequenceRequest("", prompt[: kept.num_tokens + 1], _ONE_TOKEN)
+        part = SequenceRequest("", prompt[: kept.num_tokens + 1], _ONE_TOKEN, ahead=True)
         stream = await self._submit(part, handoff, self._rules.wait_for_s)
         try:
             await stream.wait_kv()
@@ -126,7 +127,7 @@ class Recall:
         kept = await self._engine.num_cached(wanted.prompt)
         if kept - wanted.num_cached < self._rules.least_tokens:
             return Kept(0)
-        part = SequenceRequest("", wanted.prompt[: kept + 1], _ONE_TOKEN)
+        part = SequenceRequest("", wanted.prompt[: kept + 1], _ONE_TOKEN, ahead=True)
         handoff = PrefillHandoff(TransferId(wanted.transfer_id))
         stream = await self._submit(part, handoff, self._rules.wait_for_s)
         task = asyncio.create_task(_drain(stream))

@@ -85,6 +85,8 @@ class SequenceRequest:
     purpose: Purpose = Purpose.GENERATE
     in_parts: bool = False
     """HOLD: tell of the KV that is there before all of it is, where the engine can."""
+    ahead: bool = False
+    """Wait before all others: somebody who has waited already waits for it, and it is small."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ class Attempts:
         held, rival.held = rival.held, []
         self._adopt(rival)
         for token in held:
-            self.on_token(token)
+            if not self._node.stand.closed:  # a deadline may pass in the middle of them
+                self.on_token(token)
 
     def _adopt(self, rival: Rival) -> None:
         """The rival's attempt is the one of the request; the one before it has ended."""

@@ -10,6 +10,7 @@ from engine_shim.simulation.campaign import campaign
 SEEDS = 3000
 SEEN_AT = {
     "late_refusal": 1512,
+    "refuse_the_dead": 562,
     "death_needs_proof": 1039,
     "fence_by_epoch": 451,
     "kv_deadline": 292,

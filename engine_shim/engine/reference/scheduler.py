@@ -66,8 +66,11 @@ class Scheduler:
         return sum(max(sequence.num_prompt_tokens - sequence.num_computed, 0) for sequence in computing)
 
     def add(self, sequence: Sequence) -> None:
-        """`sequence` waits behind all others."""
-        self.waiting.append(sequence)
+        """`sequence` waits behind all others, or before them if it is to be ahead."""
+        if sequence.ahead:
+            self.waiting.appendleft(sequence)
+        else:
+            self.waiting.append(sequence)
 
     def has_work(self) -> bool:
         """True when `schedule` would seat or run something."""

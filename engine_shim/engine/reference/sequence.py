@@ -31,6 +31,7 @@ class Sequence:
     def __init__(self, request: SequenceRequest, seed: int, names: BlockNames, text: TextStream) -> None:
         self.seq_id = request.seq_id
         self.purpose = request.purpose
+        self.ahead = request.ahead
         self.sampling = request.sampling
         self.seed = seed
         self.tokens = list(request.prompt)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine_shim.engine.port import Purpose
@@ -138,6 +140,16 @@ def test_a_ready_sequence_runs_with_all_but_the_last_prompt_token():
     desk.step()
     assert (desk.seated["e"].first_token, desk.seated["e"].num_tokens) == (8, 8)
     assert again.state is State.RUNNING
+
+
+def test_what_is_ahead_waits_before_all_others():
+    desk = Desk(num_blocks=20)
+    desk.add("a", 30)
+    desk.add("b", 5)
+    request = replace(ask("now", prompt_of(4), purpose=Purpose.RECEIVE), ahead=True)
+    desk.scheduler.add(Sequence(request, 0, BlockNames(4), TextStream(tiny_tokenizer(), request.sampling)))
+    assert desk.step() == {"a": 20} and set(desk.seated) == {"now"}
+    assert [sequence.seq_id for sequence in desk.scheduler.waiting] == ["b"]
 
 
 def test_what_the_prefix_cache_holds_of_a_prompt_is_told_in_whole_blocks_without_the_last_token():
