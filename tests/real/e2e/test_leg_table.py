@@ -29,14 +29,14 @@ def exact_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def _told(answer: httpx.Response) -> dict[str, Any]:
-    """What an answer says, streamed or not: prompt ids, usage, and by choice its text, tokens and end."""
+    """What an answer says, streamed or not: usage, and by choice its prompt's ids, text, tokens and end."""
     assert answer.status_code == 200, answer.text
     streamed = answer.headers["content-type"].startswith("text/event-stream")
     lines = [line[6:] for line in answer.text.split("\n\n") if line] if streamed else [answer.text]
-    told: dict[str, Any] = {"choices": {}, "prompts": [], "usage": None}
+    told: dict[str, Any] = {"choices": {}, "prompts": {}, "usage": None}
     for event in (json.loads(line) for line in lines if line != "[DONE]"):
-        if event.get("prompt_token_ids") and not told["prompts"]:
-            told["prompts"].append(event["prompt_token_ids"])
+        if event.get("prompt_token_ids"):
+            told["prompts"].setdefault(0, event["prompt_token_ids"])
         for choice in event["choices"]:
             _add(told, choice)
         if event.get("usage"):
@@ -54,7 +54,7 @@ def _add(told: dict[str, Any], choice: dict[str, Any]) -> None:
     kept["logprobs"].append(json.dumps(choice.get("logprobs"))) if choice.get("logprobs") else None
     kept["finish"] = choice.get("finish_reason") or kept["finish"]
     if choice.get("prompt_token_ids"):
-        told["prompts"].append(choice["prompt_token_ids"])
+        told["prompts"].setdefault(choice["index"], choice["prompt_token_ids"])
 
 
 async def _ask(client: httpx.AsyncClient, url: str, fields: dict[str, Any]) -> dict[str, Any]:

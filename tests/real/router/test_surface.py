@@ -57,6 +57,7 @@ async def test_readiness_needs_a_pair_and_health_does_not():
         assert (await r.client.get("/health")).status_code == 200
         unready = await r.client.get("/readyz")
         assert (unready.status_code, unready.json()["ready"], unready.headers["retry-after"]) == (503, False, "1")
+        assert unready.json()["reason"].startswith("No prefill instance is live")
         assert (await r.client.get("/v1/models")).json()["data"] == []
         refused = await r.client.post(PATH, json=BODY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_prefill")
@@ -65,7 +66,7 @@ async def test_readiness_needs_a_pair_and_health_does_not():
         ready = await r.client.get("/ready")
         assert (ready.status_code, ready.json()) == (
             200,
-            {"ready": True, "draining": False, "degraded": False, "models": ["m"], "workers": 1},
+            {"ready": True, "reason": "", "draining": False, "degraded": False, "models": ["m"], "workers": 1},
         )
 
 
