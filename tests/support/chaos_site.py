@@ -39,6 +39,8 @@ ROLE_FLAGS = {
 ROUTER_FLAGS = (
     "--connect-s 1 --prefill-s 7 --first-token-s 8 --next-token-s 6 --total-s 20 --max-requests 40 --grace-s 2"
 )
+LATE_FLAGS = "--decode-lead-s 0.001 --return-path true"
+"""Of every other router, unless flags are given: decode is chosen when prefill is nearly done, and may be gone then."""
 HELD = ("held_blocks", "quarantined_blocks", "live_transfers", "open_tickets", "running_seqs")
 
 
@@ -84,7 +86,9 @@ class ChaosSite(VictimSite):
         for name, flags in self._engines.items():
             self._add_engine(name, flags, checkpoint)
         for number in range(self._num_routers):
-            self._add_router(f"router-{number}")
+            self._add_router(
+                f"router-{number}", LATE_FLAGS if number % 2 and self._router_flags == ROUTER_FLAGS else ""
+            )
 
     async def _stop(self) -> None:
         await super()._stop()
@@ -104,9 +108,9 @@ class ChaosSite(VictimSite):
         argv = (sys.executable, "-m", "engine_shim", *flags.split())
         self._add(name, url, argv, SilentProxy(PROXIED, port, url))
 
-    def _add_router(self, name: str) -> None:
+    def _add_router(self, name: str, more_flags: str) -> None:
         port = free_port(HOST)
-        flags = f"{self._router_flags} --host {HOST} --port {port} --store {self.store_url}"
+        flags = f"{self._router_flags} {more_flags} --host {HOST} --port {port} --store {self.store_url}"
         self._add(name, f"http://{HOST}:{port}", (sys.executable, "-m", "router", *flags.split()), None)
 
     def _add(self, name: str, url: str, argv: tuple[str, ...], proxy: SilentProxy | None) -> None:

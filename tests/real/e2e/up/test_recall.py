@@ -10,7 +10,7 @@ import pytest
 from tests.support.up import MODEL, Up, read_metrics
 
 pytestmark = [pytest.mark.needs("nixl", "model", "redis"), pytest.mark.timeout(300)]
-TURN_TOKENS = 200
+TURN_TOKENS = 120
 BLOCK_TOKENS = 16
 
 
