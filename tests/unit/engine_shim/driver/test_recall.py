@@ -125,6 +125,7 @@ async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(c
     await couple.finish(asking)
 
 
+@pytest.mark.parametrize("couple", [RecallRules(8, 60.0)], indirect=True)
 async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Couple) -> None:
     couple.engines[1].gate = gate = Semaphore(0)
     asking = couple.ask()
@@ -132,6 +133,8 @@ async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_s
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+    await until(lambda: not couple.engines[0].sequences)
+    assert couple.engines[0].pins, "seats that decode may still write are in Quarantine"
     couple.engines[1].gate = None
     gate.release(9)
     await couple.wait_quiet()
