@@ -19,7 +19,7 @@ VLLM ?= $(CURDIR)/.tandem/vllm
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts experts-gpu twins paged progressive progressive-bench late-bench recall-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test bench clean
+.PHONY: help install up test test-vllm ui-test suites check lint chaos soak cancellations experts experts-gpu twins paged progressive progressive-bench late-bench recall-bench fuzz clients diagrams chart chart-tools chart-crds rollout dashboards dashboards-test timeline bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS="$$(printf '\t')" read -r name text; do \
@@ -154,6 +154,13 @@ dashboards-test: install  ## rules and dashboards against a real Prometheus and 
 	test -x .tandem/preview/bin/python || { $(PYTHON) -m venv .tandem/preview && .tandem/preview/bin/pip install matplotlib==3.11.2; }
 	$(BIN)/python -m tests.support.dashboard_show --folder .tandem/preview/pictures $(ARGS)
 	.tandem/preview/bin/python tests/support/dashboard_draw.py .tandem/preview/pictures
+
+# ARGS="--device cuda --model seeded-qwen3-1.7b --kv-bytes 20000000000" on a GPU.
+timeline: install  ## draw who waited for whom in a request of push, pull and monolithic: .tandem/preview/timeline.png
+	test -x .tandem/preview/bin/python || { $(PYTHON) -m venv .tandem/preview && .tandem/preview/bin/pip install matplotlib==3.11.2; }
+	$(BIN)/tandem bench serve --compare push,pull,pull-offloop,monolithic --rounds 1 --requests 8 --endpoint completions \
+		--input-tokens 1000 --output-tokens 16 --json .tandem/preview/timeline.json $(ARGS)
+	.tandem/preview/bin/python tests/support/timeline_draw.py .tandem/preview/timeline.json .tandem/preview/timeline.png
 
 # One engine per core of a small machine has to keep up with the rate: 0.2 requests/s of 384 + 32 tokens leaves room on 2.
 bench: install  ## compare push, pull, local and monolithic on this machine (half an hour; needs it for itself)

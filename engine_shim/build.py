@@ -7,7 +7,7 @@ import hashlib
 import socket
 import time
 from asyncio import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fastapi import FastAPI
@@ -44,10 +44,14 @@ from engine_shim.fabric.writer import FabricEvent, WriterThread
 from engine_shim.serve.app import build_app
 from engine_shim.serve.side_channel import side_channel
 from engine_shim.settings import ShimSettings
+from engine_shim.step_gate import StepGate
 from router.contract.errors import EngineDown
 from router.contract.ids import EngineId
 from router.contract.kv import KVOrder, Region
 from router.contract.seal import Seal
+
+ENDPOINTS = ("/tokenize", "/detokenize")
+"""What the reference shim serves beside completions; a router passes on only what an instance says it has."""
 
 
 def load_engine(settings: ShimSettings) -> ReferenceEngine:
@@ -68,6 +72,7 @@ def load_engine(settings: ShimSettings) -> ReferenceEngine:
             numerics=Numerics(settings.numerics),
             num_threads=settings.threads,
             prefix_cache=settings.prefix_cache,
+            cuda_graphs=settings.cuda_graphs,
             num_ranks=settings.ep,
             expert_numerics=ExpertNumerics(settings.expert_numerics),
             expert_transport=ExpertTransport(settings.expert_transport),
@@ -112,14 +117,18 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     """
     start, books = await open_books(settings, port)
     holder: list[Driver] = []
-    desks = None if settings.fabric == "none" else await _open_desks(settings, engine, start, holder, books)
+    gate = StepGate() if settings.post_between_steps else None
+    fabric = _FabricParts(engine, start, holder, gate)
+    desks = None if settings.fabric == "none" else await _open_desks(settings, fabric, books)
     kv = None if desks is None else identity_of(desks.peers.card)
     driver = Driver(
         Bench(
             card=engine.card,
-            run_engine=partial(EngineThread, engine),
+            run_engine=partial(EngineThread, engine, gate=gate),
             tokenizer=engine.tokenizer,
-            instance=make_instance(settings, start, engine.card, kv, lacks=("beam_search",)),
+            instance=replace(
+                make_instance(settings, start, engine.card, kv, lacks=("beam_search",)), endpoints=ENDPOINTS
+            ),
             desks=desks,
             scratch=engine,
             recall=recall_rules(settings),
@@ -129,17 +138,30 @@ async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: in
     return start_kitchen(settings, driver, books)
 
 
-async def _open_desks(
-    settings: ShimSettings, engine: Engine, start: Start, holder: list[Driver], books: Books
-) -> Desks:
-    """The writer thread with its agent, and all desks; events go to the Driver once it is in `holder`."""
+@dataclass(frozen=True, slots=True)
+class _FabricParts:
+    """What a fabric's thread works with."""
+
+    engine: Engine
+    start: Start
+    holder: list[Driver]
+    """Gets the Driver once there is one; events go to it."""
+    gate: StepGate | None
+
+
+async def _open_desks(settings: ShimSettings, parts: _FabricParts, books: Books) -> Desks:
+    """The writer thread with its agent, and all desks."""
+    engine, start = parts.engine, parts.start
 
     def on_event(event: FabricEvent) -> None:
-        holder[0].on_fabric_event(event)
+        parts.holder[0].on_fabric_event(event)
 
     seal = Seal(settings.deployment_key)
     writer = WriterThread(
-        lambda: _open_fabric(settings, start.engine_id, engine.region, seal), asyncio.get_running_loop(), on_event
+        lambda: _open_fabric(settings, start.engine_id, engine.region, seal),
+        asyncio.get_running_loop(),
+        on_event,
+        gate=parts.gate,
     )
     card = PeerCard(
         protocol_version=PROTOCOL_VERSION,

@@ -112,6 +112,7 @@ def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Bo
         ),
         decode=SeatDesk(card.engine_id, DecodeClocks(settings.kv_wait_for_s, settings.registration_for_s)),
         on_walked=lambda walked: books.post(Arrived(walked.transfer_id, walked.arrival, walked.note)),
+        on_noted=lambda transfer_id, stage: books.post(Noted(transfer_id, stage)),
         progressive=settings.progressive,
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: books.post(Noted(transfer_id, "recompute", error.code)),

@@ -58,6 +58,7 @@ class ShimSettings:
     max_batch_tokens: int = _setting(512, "tokens of one step; longer prompts are computed in chunks")
     max_context_tokens: int = _setting(0, "longest prompt plus answer; 0: the checkpoint's own")
     prefix_cache: bool = _setting(True, "keep KV of finished prompts for prompts with the same beginning")
+    cuda_graphs: bool = _setting(True, "on a GPU, replay decode steps as CUDA graphs, captured at the start")
     ep: int = _setting(1, "processes that share the experts of a mixture-of-experts model; must divide its experts")
     expert_numerics: str = _setting(
         "exact", "exact: sums in one order whatever --ep is; dedup: fewer bytes, another last bit", ["exact", "dedup"]
@@ -90,6 +91,9 @@ class ShimSettings:
     recall_wait_for_s: float = _setting(2.0, "seconds after which prefill computes what has not come back")
     staging_bytes: int = _setting(
         0, "bytes of a ring in which fragmented KV is gathered, to be written at once and scattered on decode; 0: off"
+    )
+    post_between_steps: bool = _setting(
+        False, "for measuring only: copies wait for the engine's step and its next step for them, as inside an engine"
     )
     kv_failure: str = _setting(
         "fail", "when KV does not come: fail the request, or recompute its prompt on decode", ["fail", "recompute"]

@@ -64,7 +64,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--paths",
         default="direct,staged",
-        help="of WRITEs: direct, staged, mapped, auto (the cheapest one) (%(default)s)",
+        help="direct, staged (WRITEs only), mapped, auto (the cheapest one) (%(default)s)",
     )
     add("--ring-mib", type=int, default=256, help="MiB of each side's staging ring (%(default)s)")
     add("--rounds", type=int, default=30, help="timed rounds of each case, after one that is not (%(default)s)")
@@ -84,7 +84,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     runs = _numbers("--runs", options.runs.replace("all", "0"), least=0)
     ops = [_op(word) for word in options.ops.split(",")]
     counts = _numbers("--blocks", options.blocks)
-    ways = [(op, path) for op in ops for path in (_paths(options.paths) if op is CopyOp.WRITE else ["direct"])]
+    paths = _paths(options.paths)
+    ways = [(op, path) for op in ops for path in paths if op is CopyOp.WRITE or path != "staged"]
     return [
         Case(op, path, source, target, num_blocks, size, run)
         for size, num_blocks, (source, target), run, (op, path) in product(

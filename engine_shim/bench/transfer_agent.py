@@ -63,18 +63,22 @@ class Took:
     num_spans: int
 
 
+def fabric_of(spec: AgentSpec, region: Region) -> StagedFabric:
+    """The agent's fabric over this memory."""
+    ring = None
+    if spec.ring_bytes:
+        ring = make_ring(*open_ring(region, spec.ring_bytes), time.monotonic, open_mapper(region))
+    inner = NixlFabric(spec.name, region, spec.backend, ring.card.region if ring else None)
+    return StagedFabric(spec.name, region, inner, Staging(ring, Seal()))
+
+
 class Agent:
     """The verbs of the pipe."""
 
     def __init__(self, spec: AgentSpec) -> None:
         self._name = spec.name
         self._memory = take_memory(spec.device, spec.num_bytes)
-        ring = None
-        if spec.ring_bytes:
-            region = self._memory.region
-            ring = make_ring(*open_ring(region, spec.ring_bytes), time.monotonic, open_mapper(region))
-        inner = NixlFabric(spec.name, self._memory.region, spec.backend, ring.card.region if ring else None)
-        self._fabric = StagedFabric(spec.name, self._memory.region, inner, Staging(ring, Seal()))
+        self._fabric = fabric_of(spec, self._memory.region)
         self._peer: Card | None = None
         self._keys = count(1)
         self._landed: dict[bytes, float] = {}

@@ -54,6 +54,8 @@ class Desks:
     kv_failure: KVFailure = KVFailure.FAIL
     on_recompute: Callable[[TransferId, TandemError], None] = lambda _transfer_id, _error: None
     """A prompt is computed on decode because its KV cache did not come; for the ledger."""
+    on_noted: Callable[[TransferId, str], None] = lambda _transfer_id, _stage: None
+    """`computed`: prefill holds all of the KV; `kv_ready`: decode does. For the ledger: between them, decode waited."""
     progressive: bool = True
     """Prefill's engine tells of each chunk, so that pushes begin before it is done."""
 
@@ -87,7 +89,7 @@ class HandOver:
         self.num_lent = 0
         """Scratch seats that a peer may write in a self-test."""
         self.meetings = Meetings()
-        self._tell_ledger = desks.on_walked
+        self._tell_ledger, self._note = desks.on_walked, desks.on_noted
         self.prefill = PrefillSide(
             desks.prefill,
             PrefillShell(self.peers, self.copies, self._mail, engine.unpin_prefill, self._on_walked, monotonic),
@@ -98,7 +100,7 @@ class HandOver:
                 self.peers,
                 self.copies,
                 self._mail,
-                engine.kv_ready,
+                self._on_kv_ready,
                 engine.unpin_decode,
                 self._on_kv_failure,
                 monotonic,
@@ -183,7 +185,12 @@ class HandOver:
         """The engine holds all of the KV."""
         if not self.prefill.desk.state_of(done.transfer_id).closed:
             self.meetings.on_done(done.transfer_id, monotonic())
+            self._note(done.transfer_id, "computed")
         self.prefill.on_prefilled(done)
+
+    def _on_kv_ready(self, transfer_id: TransferId) -> None:
+        self._engine.kv_ready(transfer_id)
+        self._note(transfer_id, "kv_ready")
 
     def _on_walked(self, walked: Walked) -> None:
         self.meetings.on_walked(walked, monotonic())

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 
 from engine_shim.engine.port import Engine, EngineEvent, EngineLoad, SequenceRequest
 from engine_shim.loop_calls import call_on_loop, settle_on_loop
+from engine_shim.step_gate import StepGate
 from router.contract.errors import EngineDown, TandemError
 
 log = logging.getLogger("tandem.engine")
@@ -30,8 +31,11 @@ class EngineThread:
         loop: AbstractEventLoop,
         on_events: Callable[[list[EngineEvent]], None],
         on_down: Callable[[EngineDown], None],
+        gate: StepGate | None = None,
     ) -> None:
+        """`gate`: steps pass through it; None where nobody else does."""
         self._engine = engine
+        self._gate = gate
         self._loop = loop
         self._on_events = on_events
         self._on_down = on_down
@@ -93,7 +97,7 @@ class EngineThread:
         try:
             while self._take_verbs():
                 if self._engine.has_work():
-                    events = self._engine.step()
+                    events = self._step()
                     if events:
                         self._tell(events)
                 self._load = self._engine.load()
@@ -102,6 +106,12 @@ class EngineThread:
             log.exception("The engine stopped.")
             down = EngineDown(f"The engine stopped ({type(error).__name__}); this instance must be restarted.")
             call_on_loop(self._loop, lambda: self._on_down(down))
+
+    def _step(self) -> list[EngineEvent]:
+        if self._gate is None:
+            return self._engine.step()
+        with self._gate.step():
+            return self._engine.step()
 
     def _take_verbs(self) -> bool:
         """Run all queued verbs; sleep first when there is nothing to step. False after stop."""

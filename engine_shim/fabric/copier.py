@@ -32,8 +32,8 @@ class Columns(Protocol):
     def gather(self, chunk: Chunk, slot_offset: int) -> Job:
         """The slot at `slot_offset` gets the chunk's granules and, behind them, its target column."""
 
-    def move(self, target_base: int) -> Job:
-        """All granules go where their target column says, in memory that begins at `target_base`."""
+    def move(self, source_base: int, target_base: int) -> Job:
+        """All granules go from memory that begins at `source_base` to memory that begins at `target_base`."""
 
     def let_go(self) -> None:
         """No job will read the columns any more, and none does."""
@@ -100,11 +100,14 @@ class HostColumns:
         index[:] = self._plan.columns[1, rows]
         return HostJob()
 
-    def move(self, target_base: int) -> HostJob:
+    def move(self, source_base: int, target_base: int) -> HostJob:
         """See Columns."""
         source, target = self._plan.columns
-        theirs = _rows(_bytes_at(target_base, self._plan.reach[1]), self._plan.granule_bytes)
-        theirs[target] = self._granules[source]
+        before, after = (
+            _rows(_bytes_at(base, reach), self._plan.granule_bytes)
+            for base, reach in zip((source_base, target_base), self._plan.reach, strict=True)
+        )
+        after[target] = before[source]
         return HostJob()
 
     def let_go(self) -> None:

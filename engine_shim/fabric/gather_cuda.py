@@ -9,7 +9,7 @@ The columns of a plan are uploaded once, source column first, whatever the numbe
 way where there is one, so the host's share of it counts most: upload and kernel are one CUDA graph, captured once for a
 room and a width. Before the columns lies a head, by which the graph's kernel learns what differs between moves:
 
-    room    number of rows (int32) | unused (int32) | target's base (int64) | source column | target column
+    room    int64: number of rows, source's base, target's base, unused | int32: source column | target column
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TILE_WORDS = 2048
 NUM_WARPS = 8
 MOVE_PROGRAMS = 128
 COLUMN_LEAST_ROWS = 4096
-HEAD = 4
-"""Numbers before the columns."""
+HEAD = 8
+"""Numbers (int32) before the columns."""
 _TILE_WORDS = tl.constexpr(TILE_WORDS)
 _PAGE_WORDS = tl.constexpr(ALIGN_BYTES // WORD_BYTES)
 _INDEX_PER_WORD = tl.constexpr(2)
@@ -74,12 +74,14 @@ def _scatter(ring, region, page, num_rows, limit, WIDTH: tl.constexpr):  # type:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _move(room, region, WIDTH: tl.constexpr, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
+def _move(room, WIDTH: tl.constexpr, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
     COLS: tl.constexpr = WIDTH if WIDTH < _TILE_WORDS else _TILE_WORDS  # noqa: N806
     ROWS: tl.constexpr = _TILE_WORDS // COLS  # noqa: N806
     COL_TILES: tl.constexpr = WIDTH // COLS  # noqa: N806
     num_rows = tl.load(room)
-    theirs = tl.load(room.to(tl.pointer_type(tl.int64)) + 1).to(tl.pointer_type(tl.int64))
+    bases = room.to(tl.pointer_type(tl.int64))
+    before = tl.load(bases + 1).to(tl.pointer_type(tl.int64))
+    after = tl.load(bases + 2).to(tl.pointer_type(tl.int64))
     num_tiles = tl.cdiv(num_rows, ROWS) * COL_TILES
     for turn in range(0, tl.cdiv(num_tiles, tl.num_programs(0))):
         # A tile after the last has no row that is there.
@@ -89,8 +91,8 @@ def _move(room, region, WIDTH: tl.constexpr, HEAD: tl.constexpr):  # type: ignor
         there = rows < num_rows
         source = tl.load(room + HEAD + rows, mask=there, other=0).to(tl.int64)
         target = tl.load(room + HEAD + num_rows + rows, mask=there, other=0).to(tl.int64)
-        words = tl.load(region + source[:, None] * WIDTH + cols[None, :], mask=there[:, None])
-        tl.store(theirs + target[:, None] * WIDTH + cols[None, :], words, mask=there[:, None])
+        words = tl.load(before + source[:, None] * WIDTH + cols[None, :], mask=there[:, None])
+        tl.store(after + target[:, None] * WIDTH + cols[None, :], words, mask=there[:, None])
 
 
 class _Event(Protocol):
@@ -124,7 +126,7 @@ class _Room:
     """int32, pinned: the head, then the columns."""
     numbers: Index
     """The same memory."""
-    bases: npt.NDArray[np.int64]
+    head: npt.NDArray[np.int64]
     """The same memory."""
     device: torch.Tensor
     columns: _Pointer
@@ -174,7 +176,7 @@ class CudaCopier:
     def move_graph(self, room: _Room, width: int) -> torch.cuda.CUDAGraph:
         """What moves a plan of this width whose numbers are in the room; captured at first."""
         if width not in room.moves:
-            room.numbers[0] = 0
+            room.head[0] = 0
             with torch.cuda.stream(self.stream):
                 # The first launch compiles, which no capture may contain; of no rows, it moves nothing.
                 self._upload_and_move(room, width)
@@ -187,7 +189,7 @@ class CudaCopier:
 
     def _upload_and_move(self, room: _Room, width: int) -> None:
         room.device.copy_(room.host, non_blocking=True)
-        _move[(MOVE_PROGRAMS,)](room.device, self.cache, width, HEAD, num_warps=NUM_WARPS)
+        _move[(MOVE_PROGRAMS,)](room.device, width, HEAD, num_warps=NUM_WARPS)
 
 
 @dataclass(slots=True)
@@ -216,12 +218,11 @@ class CudaColumns:
             )  # fmt: skip
             return CudaJob(copier.stream.record_event())
 
-    def move(self, target_base: int) -> CudaJob:
+    def move(self, source_base: int, target_base: int) -> CudaJob:
         """See Columns."""
         copier, room = self.copier, self.room
         graph = copier.move_graph(room, self.plan.granule_bytes // WORD_BYTES)
-        room.numbers[0] = self.plan.num_rows
-        room.bases[1] = target_base
+        room.head[:3] = self.plan.num_rows, source_base, target_base
         with torch.cuda.stream(copier.stream):
             graph.replay()
             return CudaJob(copier.stream.record_event())

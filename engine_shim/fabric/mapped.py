@@ -1,4 +1,4 @@
-"""Mapped copies: one kernel moves every piece straight into the peer's cache, then the tag is sent.
+"""Mapped copies: one kernel moves every piece straight into the peer's cache, or out of it, then the tag is sent.
 
 It needs neither a slot nor anything of the peer. A copy is DONE when its kernel has ended and its tag is on its way, so
 a copy that is over changes nothing any more; who drops a peer first waits for the kernels under way, which last
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from engine_shim.core.staging import StagedPlan
 from engine_shim.fabric.copier import Columns, Copier, Job
 from engine_shim.fabric.mapping import Mapper
-from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
+from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric, PeerName
 from router.contract.errors import PeerGone
+from router.contract.kv import Region
 
 
 @dataclass(slots=True)
@@ -27,8 +28,9 @@ class _Move:
 class Mapped:
     """Copies towards peers whose caches we can address."""
 
-    def __init__(self, inner: Fabric, copier: Copier, mapper: Mapper) -> None:
+    def __init__(self, inner: Fabric, region: Region, copier: Copier, mapper: Mapper) -> None:
         self._inner = inner
+        self._base = region.base
         self._copier = copier
         self._mapper = mapper
         self._bases: dict[PeerName, int] = {}
@@ -42,7 +44,7 @@ class Mapped:
                 self._bases[peer] = base
 
     def drop(self, peer: PeerName) -> None:
-        """Nothing of ours is written into the peer's cache any more; its copies have FAILED."""
+        """Nothing of ours touches the peer's cache any more; its copies have FAILED."""
         for move in self._moves.values():
             if move.order.peer == peer and move.state is CopyState.BUSY:
                 move.job.wait()
@@ -62,7 +64,9 @@ class Mapped:
     def begin(self, order: CopyOrder, plan: StagedPlan) -> CopyState:
         """The copy has begun; its plan lies within both caches."""
         columns = self._copier.take_up(plan)
-        self._moves[order.key] = _Move(order, columns, columns.move(self._bases[order.peer]))
+        theirs = self._bases[order.peer]
+        bases = (self._base, theirs) if order.op is CopyOp.WRITE else (theirs, self._base)
+        self._moves[order.key] = _Move(order, columns, columns.move(*bases))
         return CopyState.BUSY
 
     def poll(self, key: CopyKey) -> CopyState:

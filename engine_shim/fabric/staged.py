@@ -1,11 +1,11 @@
-"""StagedFabric: a Fabric whose fragmented WRITEs go the cheapest of three ways.
+"""StagedFabric: a Fabric whose fragmented WRITEs go the cheapest of three ways, and whose READs of two.
 
     direct   piece by piece, as the Fabric that it wraps does it
     staged   one gather, a few contiguous WRITEs from ring to ring, one scatter, all three overlapping
-    mapped   one kernel straight into the peer's cache, where it can be addressed (`mapped.py`)
+    mapped   one kernel straight into the peer's cache, where it can be addressed (`mapped.py`); a READ, out of it
 
 It keeps the promises of a Fabric: a tag comes after its bytes have arrived, and a copy that is DONE or FAILED changes
-nothing at the target any more. READs, peers without a ring and plans of one span go through untouched; so does a copy
+nothing at the target any more. Peers without a ring and WRITEs of one span go through untouched; so does a copy
 for which either ring has no slot, so that a peer that holds slots and does not move costs others their speed, not
 their turn. Which way is cheapest, the pair's own copies tell (`core/copy_costs.py`).
 """
@@ -47,6 +47,7 @@ class _Timed:
     """A copy whose end teaches what the pair pays."""
 
     peer: PeerName
+    op: CopyOp
     path: Path
     size: Size
     began_at: float
@@ -61,8 +62,8 @@ class StagedFabric:
         self._inner = inner
         self._staging = staging
         self._rings: dict[PeerName, RingCard] = {}
-        self._costs: dict[PeerName, PairCosts] = {}
-        self._all_costs = PairCosts()
+        self._costs: dict[PeerName, dict[CopyOp, PairCosts]] = {}
+        self._all_costs = {op: PairCosts() for op in CopyOp}
         """What all pairs together have taught: where a new pair begins."""
         self._passages: dict[CopyKey, Passage] = {}
         self._timed: dict[CopyKey, _Timed] = {}
@@ -70,7 +71,7 @@ class StagedFabric:
         self._incoming = Incoming(ring, self._say) if ring is not None else None
         self._outgoing = Outgoing(inner, ring) if ring is not None else None
         mapper = ring.mapper if ring is not None else None
-        self._mapped = Mapped(inner, ring.copier, mapper) if ring is not None and mapper is not None else None
+        self._mapped = Mapped(inner, region, ring.copier, mapper) if ring is not None and mapper is not None else None
         self._met: set[PeerName] = set()
         self.force: Path | None = None
         """Take this path whenever it is possible, whatever it costs; for tests and measurements."""
@@ -124,16 +125,19 @@ class StagedFabric:
         path = self._path(order, plan)
         if path is Path.DIRECT:
             return self._post_direct(order)
-        if not plan.lies_within(self._region.num_bytes, order.remote.num_bytes):
+        sizes = self._region.num_bytes, order.remote.num_bytes
+        if not plan.lies_within(*(sizes if order.op is CopyOp.WRITE else sizes[::-1])):
             raise TransferFailed("A span of the plan lies outside the registered Region.")
         if path is Path.MAPPED and self._mapped is not None:
-            self._timed[order.key] = _Timed(order.peer, Path.MAPPED, Size(plan.num_rows, plan.num_bytes), began_at)
+            size = Size(plan.num_rows, plan.num_bytes)
+            self._timed[order.key] = _Timed(order.peer, order.op, Path.MAPPED, size, began_at)
             return self._mapped.begin(order, plan)
         passage = self._outgoing.open(order, plan, theirs)
         if passage is None:
             return self._post_direct(order)
         self._begin(self._outgoing, passage)
-        self._timed[order.key] = _Timed(order.peer, Path.STAGED, Size(plan.num_rows, plan.num_bytes), began_at)
+        size = Size(plan.num_rows, plan.num_bytes)
+        self._timed[order.key] = _Timed(order.peer, order.op, Path.STAGED, size, began_at)
         return CopyState.BUSY
 
     def poll(self, key: CopyKey) -> CopyState:
@@ -141,10 +145,11 @@ class StagedFabric:
         passage = self._passages.get(key)
         if passage is None or self._outgoing is None:
             return self._learned(key, self._mover(key).poll(key))
-        ended = passage.state is not CopyState.BUSY
         peer = passage.order.peer
         state = self._outgoing.drive(passage, lambda note: note.encode(self._staging.seal, self._name, peer))
-        if state is not CopyState.BUSY and not ended:
+        # A passage ends here or by a note of its peer's, between two polls.
+        if state is not CopyState.BUSY and not passage.is_told:
+            passage.is_told = True
             self._finish(passage, state)
         return state
 
@@ -178,24 +183,28 @@ class StagedFabric:
         return self._mapped if self._mapped is not None and self._mapped.has(key) else self._inner
 
     def _may_choose(self, order: CopyOrder) -> bool:
-        if order.op is not CopyOp.WRITE or order.local is not None:
+        if order.local is not None or self.force is Path.DIRECT:
             return False
-        return self.force is not Path.DIRECT and (len(order.plan.spans) > 1 or self.force is not None)
+        if order.op is CopyOp.READ:
+            return self._mapped is not None and self._mapped.reaches(order.peer)
+        return len(order.plan.spans) > 1 or self.force is not None
 
     def _path(self, order: CopyOrder, plan: StagedPlan) -> Path:
         """The forced path if it is possible, else the cheapest."""
         num_bytes = plan.num_bytes
         in_granules = Size(plan.num_rows, num_bytes)
-        sizes = {Path.DIRECT: Size(len(order.plan.spans), num_bytes), Path.STAGED: in_granules}
+        sizes = {Path.DIRECT: Size(len(order.plan.spans), num_bytes)}
+        if order.op is CopyOp.WRITE:
+            sizes[Path.STAGED] = in_granules
         if self._mapped is not None and self._mapped.reaches(order.peer):
             sizes[Path.MAPPED] = in_granules
         if self.force is None:
-            return self._pair(order.peer).choose(sizes)
+            return self._pair(order.peer)[order.op].choose(sizes)
         return self.force if self.force in sizes else Path.DIRECT
 
-    def _pair(self, peer: PeerName) -> PairCosts:
+    def _pair(self, peer: PeerName) -> dict[CopyOp, PairCosts]:
         if peer not in self._costs:
-            self._costs[peer] = PairCosts(self._all_costs)
+            self._costs[peer] = {op: PairCosts(taught) for op, taught in self._all_costs.items()}
         return self._costs[peer]
 
     def _begin(self, outgoing: Outgoing, passage: Passage) -> None:
@@ -206,9 +215,9 @@ class StagedFabric:
         outgoing.begin(passage)
 
     def _post_direct(self, order: CopyOrder) -> CopyState:
-        if order.op is CopyOp.WRITE and order.peer in self._rings:
+        if order.peer in self._rings:
             size = Size(len(order.plan.spans), order.plan.num_bytes)
-            self._timed[order.key] = _Timed(order.peer, Path.DIRECT, size, self._staging.clock())
+            self._timed[order.key] = _Timed(order.peer, order.op, Path.DIRECT, size, self._staging.clock())
         try:
             state = self._inner.post(order)
         except (TransferFailed, PeerGone):
@@ -221,7 +230,7 @@ class StagedFabric:
         if timed is not None and state is CopyState.DONE:
             took_s = self._staging.clock() - timed.began_at
             for costs in (self._pair(timed.peer), self._all_costs):
-                costs.learn(timed.path, timed.size, took_s)
+                costs[timed.op].learn(timed.path, timed.size, took_s)
         return state
 
     def _finish(self, passage: Passage, state: CopyState) -> None:

@@ -55,6 +55,8 @@ class Passage:
     next_chunk: int = 0
     was_lent: bool = False
     failed: bool = False
+    is_told: bool = False
+    """Its end has been told."""
 
     @property
     def state(self) -> CopyState:

@@ -12,12 +12,14 @@ import threading
 import time
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, assert_never
 
 from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
 from engine_shim.loop_calls import call_on_loop, settle_on_loop
+from engine_shim.step_gate import StepGate
 from router.contract.errors import PeerGone, TandemError, TransferFailed
 
 log = logging.getLogger("tandem.fabric")
@@ -129,8 +131,18 @@ class WriterThread:
         loop: AbstractEventLoop,
         on_event: Callable[[FabricEvent], None],
         pace: Pace | None = None,
+        gate: StepGate | None = None,
     ) -> None:
-        """`make_fabric` is called on the thread: an agent must not be shared with the thread that made it."""
+        """Nothing runs yet.
+
+        Args:
+            make_fabric: called on the thread: an agent must not be shared with the thread that made it.
+            loop: where `on_event` is called.
+            on_event: gets every event.
+            pace: how often the thread polls.
+            gate: copies are posted between the steps of an engine; None: whenever they come.
+        """
+        self._gate = gate
         self._make_fabric = make_fabric
         self._loop = loop
         self._on_event = on_event
@@ -213,7 +225,8 @@ class WriterThread:
 
     def _post(self, fabric: Fabric, order: CopyOrder) -> None:
         try:
-            state = fabric.post(order)
+            with nullcontext() if self._gate is None else self._gate.between():
+                state = fabric.post(order)
         except TandemError as error:
             self._tell_loop(CopyEnded(order.key, error))
             if isinstance(error, PeerGone):

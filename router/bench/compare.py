@@ -1,5 +1,6 @@
-"""Set-ups of this machine under the same load, in turn: push, pull, local, monolithic, push-whole (KV is pushed when
-prefill is done, not before), and bare (push without a store, so without ledger and fleet, to see what these cost).
+"""Set-ups of this machine under the same load, in turn: push, local, monolithic, push-whole (KV is pushed when prefill
+is done, not before), pull (copies are posted between decode's steps, as connectors inside an engine do it),
+pull-offloop (as Tandem does it), and bare (push without a store, so without ledger and fleet, to see what these cost).
 
 Each round starts every set-up anew, one at a time, so that none shares the processor or a warm cache with another; the
 rounds are interleaved (A B A B), so that slow minutes of the machine hit all alike. Within a round all set-ups meet
@@ -9,6 +10,7 @@ them all do whole requests.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import statistics
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.bench.measures import Spread, Summary, failures_text
+from router.bench.stories import Story, hand_over_ms, in_order, read_stories
 from router.bench.workload import Measured, Subject, Workload
 from router.cli import preflight
 from router.cli.local_fleet import LocalFleet
@@ -24,7 +27,9 @@ from router.cli.terminal import LiveLine
 from router.contract.errors import BadSettings
 from router.contract.instance import Mode
 
-SET_UPS = ("push", "pull", "local", "monolithic", "push-whole", "bare")
+LEDGER_WITHIN_S = 0.5
+"""After a load, its last lines are in the ledger."""
+SET_UPS = ("push", "pull", "pull-offloop", "local", "monolithic", "push-whole", "bare")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,13 @@ class Run:
     set_up: str
     round: int
     measured: Measured
+    stories: tuple[Story, ...] = ()
+    """What the ledger tells of the measured requests, oldest first; empty without a store."""
+
+    @property
+    def hand_overs_ms(self) -> list[float]:
+        """How long decode waited for KV that was computed."""
+        return [found for story in self.stories if (found := hand_over_ms(story)) is not None]
 
 
 def set_ups_of(names: str, base: SetUp) -> dict[str, SetUp]:
@@ -51,7 +63,9 @@ def set_ups_of(names: str, base: SetUp) -> dict[str, SetUp]:
     whole = dataclasses.replace(base, engine=threads, prefill=0, decode=0, both=base.num_engines, mode=Mode.LOCAL)
     bare = dataclasses.replace(base, engine=threads, mode=Mode.PUSH, store="none")
     at_the_end = dataclasses.replace(base, engine=dataclasses.replace(threads, progressive=False), mode=Mode.PUSH)
-    special = {"monolithic": whole, "bare": bare, "push-whole": at_the_end}
+    off_loop = dataclasses.replace(base, engine=threads, mode=Mode.PULL)
+    on_loop = dataclasses.replace(off_loop, engine=dataclasses.replace(threads, post_between_steps=True))
+    special = {"monolithic": whole, "bare": bare, "push-whole": at_the_end, "pull": on_loop, "pull-offloop": off_loop}
     return {
         name: special[name] if name in special else dataclasses.replace(base, engine=threads, mode=Mode(name))
         for name in wanted
@@ -74,20 +88,35 @@ async def compare(
         for name in list(set_ups)[:: -1 if number % 2 else 1]:
             set_up = set_ups[name]
             preflight.check(set_up)
-            for measured in await _run_set_up(set_up, work, rates, number, logs / name, line):
-                runs.append(Run(name, number, measured))
+            for measured, stories in await _run_set_up(set_up, work, rates, number, logs / name, line):
+                runs.append(Run(name, number, measured, stories))
                 line.say(f"round {number}  {name:<12}{_headline(measured)}")
     return runs
 
 
 async def _run_set_up(
     set_up: SetUp, work: Workload, rates: Sequence[float], seed: int, logs: Path, line: LiveLine
-) -> list[Measured]:
+) -> list[tuple[Measured, tuple[Story, ...]]]:
     fleet = LocalFleet(set_up, logs)
+    told: set[str] = set()
 
-    async def load() -> list[Measured]:
+    async def stories() -> tuple[Story, ...]:
+        """Of the last load, without its warm-up."""
+        if not fleet.store_url:
+            return ()
+        found = await read_stories(fleet.store_url, set_up.namespace)
+        fresh = in_order(story for key, story in found.items() if key not in told)
+        told.update(found)
+        return tuple(fresh[work.warmup :])
+
+    async def load() -> list[tuple[Measured, tuple[Story, ...]]]:
         async with Subject(work, fleet.url, fleet.model) as subject:
-            return [await subject.measure(rate, seed, line) for rate in rates]
+            loads = []
+            for rate in rates:
+                measured = await subject.measure(rate, seed, line)
+                await asyncio.sleep(LEDGER_WITHIN_S)
+                loads.append((measured, await stories()))
+            return loads
 
     try:
         await fleet.start(lambda phase, fact: line.show(f"starting {logs.name}: {phase} {fact}"))
@@ -125,12 +154,20 @@ def figures_of(summary: Summary) -> dict[str, float]:
     return figures | {"whole_percent": 100 * summary.num_whole / summary.num_requests}
 
 
+def hand_over_figures(hand_overs_ms: Sequence[float]) -> dict[str, float]:
+    """Return p50 and p99 of these, under names with their units; nothing of nothing."""
+    if not hand_overs_ms:
+        return {}
+    ordered = sorted(hand_overs_ms)
+    return {f"hand_over_p{share}_ms": ordered[min(len(ordered) * share // 100, len(ordered) - 1)] for share in (50, 99)}
+
+
 def medians(runs: Sequence[Run], rate_per_s: float) -> dict[str, dict[str, float]]:
     """Return, for each set-up, the median over rounds of each figure at that rate; a figure must be in every round."""
     result = {}
     for name in dict.fromkeys(run.set_up for run in runs):
         rounds = [
-            figures_of(run.measured.summary)
+            figures_of(run.measured.summary) | hand_over_figures(run.hand_overs_ms)
             for run in runs
             if run.set_up == name and run.measured.rate_per_s == rate_per_s
         ]

@@ -62,6 +62,8 @@ _COMPARED = {
     "TPOT p90 ms": "tpot_p90_ms",
     "TPOT p99 ms": "tpot_p99_ms",
     "ITL p99 ms": "itl_p99_ms",
+    "hand-over p50 ms": "hand_over_p50_ms",
+    "hand-over p99 ms": "hand_over_p99_ms",
     "E2E p50 ms": "e2e_p50_ms",
     "E2E p99 ms": "e2e_p99_ms",
     "output tokens/s": "output_tokens_per_s",

@@ -16,6 +16,7 @@ from router.bench.compare import SET_UPS, compare, medians, ratios, set_ups_of
 from router.bench.machine import describe_machine
 from router.bench.report import comparison_tables, describe
 from router.bench.schedule import parse_rate
+from router.bench.stories import typical
 from router.bench.workload import Measured, Subject, Workload, add_workload_flags, workload_of
 from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
 from router.cli.local_fleet import free_port
@@ -110,7 +111,16 @@ def _compare(
         "set_ups": set_ups,
         "medians": [{"rate_per_s": rate, "of": medians(runs, rate)} for rate in rates],
         "ratios": [{"rate_per_s": rate, "of": ratios(medians(runs, rate))} for rate in rates],
-        "runs": [{"set_up": run.set_up, "round": run.round, **_told(run.measured, options.records)} for run in runs],
+        "runs": [
+            {
+                "set_up": run.set_up,
+                "round": run.round,
+                "hand_overs_ms": run.hand_overs_ms,
+                "timeline": typical(run.stories),
+                **_told(run.measured, options.records),
+            }
+            for run in runs
+        ],
     }
     return result, [run.measured for run in runs]
 

@@ -48,6 +48,8 @@ class EngineChoice:
     """Processes of each engine that share the model's experts."""
     progressive: bool = True
     """KV cache is pushed while prefill still computes."""
+    post_between_steps: bool = False
+    """Copies wait for the engine's steps, and these for them, as where both are on one loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--threads": str(setup.threads_per_engine),
         "--namespace": setup.namespace,
     }
-    switches = () if engine.progressive else ("--no-progressive",)
+    switches = [] if engine.progressive else ["--no-progressive"]
+    switches += ["--post-between-steps"] if engine.post_between_steps else []
     argv = (sys.executable, "-m", "engine_shim", *_words(flags), *switches)
     return Program(f"{role.value}-{index}", argv, env={KEY_VARIABLE: setup.deployment_key})
 

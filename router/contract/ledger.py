@@ -99,3 +99,5 @@ class StoryLine:
     """The Rendezvous before this line; None for a line that does not touch it, or that was refused."""
     after: JoinState | None = None
     effects: tuple[JoinEffect, ...] = ()
+    posted_s: float = 0.0
+    """The writer's own monotonic clock, which all writers of one machine share."""

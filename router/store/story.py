@@ -63,7 +63,7 @@ def _at_s(line: StoryLine) -> float:
 
 
 def _line(at_us: int, packed: _Packed) -> StoryLine:
-    _, _, _, attempt, writer, stage, note, before, after, effects = packed
+    _, _, posted_s, attempt, writer, stage, note, before, after, effects = packed
     return StoryLine(
         at_us / 1e6,
         Attempt(attempt),
@@ -73,6 +73,7 @@ def _line(at_us: int, packed: _Packed) -> StoryLine:
         JoinState(before) if before else None,
         JoinState(after) if after else None,
         tuple(JoinEffect(effect) for effect in effects.split(",") if effect),
+        posted_s,
     )
 
 

@@ -62,8 +62,11 @@ class StagedAgent:
         self._keys = itertools.count(1)
 
     def write(self, peer: StagedAgent, plan: TransferPlan, tag: bytes = b"tag") -> CopyKey:
+        return self.copy(peer, plan, CopyOp.WRITE, tag)
+
+    def copy(self, peer: StagedAgent, plan: TransferPlan, op: CopyOp, tag: bytes = b"") -> CopyKey:
         key = CopyKey(next(self._keys))
-        order = CopyOrder(key, CopyOp.WRITE, PeerName(peer.name), plan, peer.region, tag)
+        order = CopyOrder(key, op, PeerName(peer.name), plan, peer.region, tag)
         self.states[key] = self.fabric.post(order)
         return key
 

@@ -20,6 +20,11 @@ from engine_shim.engine.reference.settings import Numerics
 from router.contract.errors import MissingDependency
 
 
+def plain_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm by torch."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """One way to compute everything whose bits can depend on shapes."""
@@ -29,6 +34,8 @@ class Kernels:
     gated: Gated
     plan_attention: AttentionPlanner
     plan_heads: HeadPlanner = PlainHeads
+    norm: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = plain_norm
+    """RMSNorm of the rows of [rows, width], by weights [width] and epsilon."""
 
 
 def kernels_of(numerics: Numerics, device: str = "cpu") -> Kernels:
@@ -43,9 +50,9 @@ def kernels_of(numerics: Numerics, device: str = "cpu") -> Kernels:
         return Kernels(make_linear, gated_by(F.silu), FastPlan)
     try:
         # Only where there is a GPU.
-        from engine_shim.engine.reference.paged import FusedHeads, PagedAttention, fused_gate  # noqa: PLC0415
+        from engine_shim.engine.reference.paged import FusedHeads, PagedAttention, fused_gate, fused_norm  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingDependency(
             "An engine on a GPU needs Triton: run `pip install triton`, or use --numerics invariant."
         ) from error
-    return Kernels(make_linear, fused_gate, PagedAttention(), FusedHeads)
+    return Kernels(make_linear, fused_gate, PagedAttention(), FusedHeads, fused_norm)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
 from engine_shim.engine.reference.attention import AttentionPlan
 from engine_shim.engine.reference.batch import Batch
@@ -82,4 +81,4 @@ class Model:
         return plan.attend(index, entry.enter(index, heads, layer.qk_norms))
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self._config.rms_eps)
+        return self._kernels.norm(x, weight, self._config.rms_eps)

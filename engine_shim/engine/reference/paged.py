@@ -19,7 +19,7 @@ from engine_shim.engine.reference.attention_fast import FastPart
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.block_mirror import BlockMirror
 from engine_shim.engine.reference.config import ModelConfig
-from engine_shim.engine.reference.cuda_kernels import attend_paged, enter_heads, gate, merge_splits
+from engine_shim.engine.reference.cuda_kernels import attend_paged, enter_heads, gate, merge_splits, norm_rows
 from engine_shim.engine.reference.heads import Norms
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.rope import RopeTable
@@ -32,6 +32,7 @@ PROGRAMS = 512
 MOST_SPLITS = 64
 HEAD_ROWS = 8
 GATE_COLUMNS = 2048
+NORM_WARPS = 8
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
@@ -178,4 +179,11 @@ def fused_gate(gate_up: torch.Tensor) -> torch.Tensor:
     rows, width = len(gate_up), gate_up.shape[1] // 2
     out = gate_up.new_empty((rows, width))
     gate[rows, triton.cdiv(width, GATE_COLUMNS)](gate_up, out, width, GATE_COLUMNS)
+    return out
+
+
+def fused_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm of each row of x [rows, width]."""
+    out = torch.empty_like(x)
+    norm_rows[(len(x),)](x, weight, out, x.shape[1], eps, triton.next_power_of_2(x.shape[1]), num_warps=NORM_WARPS)
     return out

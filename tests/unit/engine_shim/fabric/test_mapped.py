@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from engine_shim.core.copy_costs import Path
+from engine_shim.core.copy_costs import LEARN_FROM, Path
 from engine_shim.core.transfer_plan import Span, TransferPlan
 from engine_shim.fabric.copier import HostColumns
 from engine_shim.fabric.mapping import open_mapper
-from engine_shim.fabric.port import CopyState, PeerName
+from engine_shim.fabric.port import CopyOp, CopyState, PeerName
 from engine_shim.fabric.ring import RingCard, split_card
 from router.contract.errors import PeerGone, TransferFailed
 from router.contract.kv import Region
@@ -50,6 +50,51 @@ def test_a_copy_needs_no_turn_of_its_target_and_no_slot(pair: Pair) -> None:
     assert d.notices == [b"tag"]
     assert p.fabric._mapped is not None
     assert not p.fabric._mapped._moves
+
+
+def test_a_read_brings_the_peer_s_pieces_and_needs_no_turn_of_it(pair: Pair) -> None:
+    p, d = pair
+    key = d.copy(p, PLAN, CopyOp.READ)
+    d.turn()
+    assert d.states[key] is CopyState.DONE
+    assert all((d.memory[1024 * k : 1024 * k + 1024] == p.memory[2048 * k : 2048 * k + 1024]).all() for k in range(20))
+    assert not d.memory[20 * 1024 :].any()
+    assert d.fabric._mapped is not None
+
+
+def test_a_read_beyond_either_cache_is_refused(pair: Pair) -> None:
+    p, d = pair
+    for span in (Span(SIZE - 512, 0, 1024), Span(0, SIZE - 512, 1024)):
+        with pytest.raises(TransferFailed, match="outside"):
+            d.copy(p, TransferPlan((span,)), CopyOp.READ)
+
+
+def test_reads_and_writes_are_priced_apart(pair: Pair) -> None:
+    p, d = pair
+    p.fabric.force = None
+    for _ in range(2):
+        key = p.copy(d, PLAN, CopyOp.READ)
+        turns(p, d, count=5)
+        assert p.states[key] is CopyState.DONE
+    costs = p.fabric._pair(PeerName(d.name))
+    assert sum(cost.num_seen for cost in costs[CopyOp.READ].paths.values()) == 2
+    assert sum(cost.num_seen for cost in costs[CopyOp.WRITE].paths.values()) == 0
+
+
+def test_every_path_that_is_taken_teaches_its_price(pair: Pair) -> None:
+    """A path that never did would be the least known one for ever, and so be taken for ever."""
+    p, d = pair
+    p.fabric.force = None
+    for _ in range(3 * LEARN_FROM):
+        key = p.write(d, PLAN)
+        for _ in range(12):
+            turns(p, d, count=1)
+            # The WRITE is seen to end before the peer's answer is read, as on a wire.
+            if p.states[key] is CopyState.BUSY:
+                p.fabric.poll(key)
+        assert p.states[key] is CopyState.DONE
+    seen = {path: cost.num_seen for path, cost in p.fabric._pair(PeerName(d.name))[CopyOp.WRITE].paths.items()}
+    assert seen == dict.fromkeys(Path, LEARN_FROM)
 
 
 def test_the_tag_waits_for_the_kernel_and_a_drop_waits_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

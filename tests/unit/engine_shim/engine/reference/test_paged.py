@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import rms_norm, silu
 
 from engine_shim.engine.reference.batch import Chunk, make_batch
 from engine_shim.engine.reference.heads import PlainHeads
@@ -92,6 +92,13 @@ def test_the_gate_is_silu_times_up():
 
     x = noise(3, 2 * 2050)
     assert torch.allclose(fused_gate(x), silu(x[:, :2050]) * x[:, 2050:], atol=1e-6)
+
+
+def test_rows_are_normed_each_by_itself():
+    from engine_shim.engine.reference.paged import fused_norm
+
+    x, weight = 3 * noise(4, 300), noise(300, seed=2)
+    assert torch.allclose(fused_norm(x, weight, 1e-6), rms_norm(x, (300,), weight, 1e-6), atol=1e-5)
 
 
 def test_splits_fill_the_gpu_and_no_more():
