@@ -3,7 +3,11 @@
 Legs wait in a line, and each connection goes to who has waited longest. There are as many dials as legs wait, but at
 most MAX_DIALS at a time: what hundreds of requests need that come at once is freed by others sooner than it is dialled,
 and a new connection costs about as much as a request. A dial that fails fails the leg that has waited longest; nobody
-waits longer than for `wait_s`.
+waits for longer than `wait_s` while the line stands still. A moving line is no fault of the engine, and how long a leg
+may stand in it is for its other deadlines to say.
+
+Neither is a pause of this process the engine's fault: when it goes on, timers are due before anything is read that came
+meanwhile. So a time that was far overrun is given once more.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from typing import Protocol
 from router.legs.connection import Connection, Listener
 
 MAX_DIALS = 32
+STALLED_S = 0.1
+"""A timer that comes so late tells of a pause of this process."""
 
 Connect = Callable[[], Coroutine[None, None, Connection | str]]
 """A new connection, or why there is none; raises TimeoutError when that is not known in time."""
@@ -37,7 +43,18 @@ class Dialler(Listener, Protocol):
 class Dialling:
     """The dials of one pool, and who waits for them. No leg that has been cancelled hears anything."""
 
-    __slots__ = ("_connect", "_dials", "_for_line", "_keep", "_timer", "_wait_s", "line")
+    __slots__ = (
+        "_connect",
+        "_dials",
+        "_due",
+        "_for_line",
+        "_keep",
+        "_moved_at",
+        "_spared",
+        "_timer",
+        "_wait_s",
+        "line",
+    )
 
     def __init__(self, connect: Connect, keep: Callable[[Connection], None], wait_s: float) -> None:
         """`keep` takes connections that nobody waits for."""
@@ -45,11 +62,15 @@ class Dialling:
         self._keep = keep
         self._wait_s = wait_s
         self.line: deque[tuple[float, Dialler]] = deque()
-        """Until when each leg waits, monotonic seconds, and the leg."""
+        """Since when each leg waits, monotonic seconds, and the leg."""
+        self._moved_at = 0.0
         self._dials: set[asyncio.Task[None]] = set()
         self._for_line = 0
         """Dials whose connection goes to the line."""
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._spared = False
+        """The line has been given its time once more."""
 
     @property
     def num_busy(self) -> int:
@@ -58,9 +79,10 @@ class Dialling:
 
     def want(self, leg: Dialler) -> None:
         """`leg` hears of the first connection that is there for it, or of none, after this call has returned."""
-        self.line.append((monotonic() + self._wait_s, leg))
+        now = monotonic()
+        self.line.append((now, leg))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._on_late)
+            self._set_timer(now + self._wait_s, now)
         self._dial_more()
 
     def dial(self, leg: Dialler) -> None:
@@ -72,6 +94,7 @@ class Dialling:
         leg = self._next()
         if leg is None:
             return False
+        self._moved_at = monotonic()
         leg.on_connected(connection)
         return True
 
@@ -103,7 +126,7 @@ class Dialling:
 
     async def _dial_for(self, leg: Dialler) -> None:
         try:
-            made = await self._connect()
+            made = await self._made()
         except TimeoutError:
             made = self._too_late()
         if isinstance(made, str):
@@ -114,9 +137,18 @@ class Dialling:
         else:
             leg.on_connected(made)
 
+    async def _made(self) -> Connection | str:
+        began_at = monotonic()
+        try:
+            return await self._connect()
+        except TimeoutError:
+            if monotonic() < began_at + self._wait_s + STALLED_S:
+                raise
+        return await self._connect()
+
     async def _dial_for_line(self) -> None:
         try:
-            made = await self._connect()
+            made = await self._made()
         except TimeoutError:
             made = None  # whoever has waited for so long hears it from the timer
         finally:
@@ -129,16 +161,29 @@ class Dialling:
             self._keep(made)
         self._dial_more()
 
+    def _set_timer(self, due: float, now: float) -> None:
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_later(due - now, self._on_late)
+
     def _on_late(self) -> None:
         """Who has waited for too long waits no longer."""
         self._timer = None
         now = monotonic()
-        while self.line and self.line[0][0] <= now:
+        if now > self._due + STALLED_S and not self._spared:
+            self._spared = True
+            self._set_timer(now + self._wait_s, now)
+            return
+        self._spared = False
+        while self.line and self._ends_at() <= now:
             _, leg = self.line.popleft()
             if not leg.cancelled:
                 leg.on_unreachable(self._too_late())
         if self.line:
-            self._timer = asyncio.get_running_loop().call_later(self.line[0][0] - now, self._on_late)
+            self._set_timer(self._ends_at(), now)
+
+    def _ends_at(self) -> float:
+        """Until when the first in the line waits, if nothing comes."""
+        return max(self.line[0][0], self._moved_at) + self._wait_s
 
     def _too_late(self) -> str:
         return f"it did not accept a connection within {self._wait_s:g} s"

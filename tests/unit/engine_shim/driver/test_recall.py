@@ -133,8 +133,6 @@ async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_s
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await until(lambda: not couple.engines[0].sequences)
-    assert couple.engines[0].pins, "seats that decode may still write are in Quarantine"
     couple.engines[1].gate = None
     gate.release(9)
     await couple.wait_quiet()

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from router.legs import dialling as dialling_module
 from router.legs.connection import Connection
 from router.legs.dialling import MAX_DIALS, Dialling
 from router.legs.pool import LegPool, PoolLimits
@@ -56,6 +57,30 @@ class Scene:
 async def settle():
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+class Clock:
+    """The time of a Dialling, and the timer that it has set."""
+
+    def __init__(self, dialling: Dialling):
+        self.now = 1000.0
+        self._dialling = dialling
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += seconds
+
+    def ring(self) -> None:
+        """The timer is heard if it is due."""
+        if self._dialling._timer is not None and self._dialling._due <= self.now:
+            self._dialling._timer.cancel()
+            self._dialling._on_late()
+
+
+@pytest.fixture
+def clock(scene, monkeypatch):
+    clock = Clock(scene.dialling)
+    monkeypatch.setattr(dialling_module, "monotonic", lambda: clock.now)
+    return clock
 
 
 @pytest.fixture
@@ -117,6 +142,51 @@ async def test_a_new_connection_of_its_own_goes_to_nobody_else(scene):
     await scene.end(1, made)
     await scene.end(2, other)
     assert (waiting.heard, again.heard, gone.heard, scene.kept) == ([], [made], [], [other])
+
+
+async def test_a_line_that_moves_is_waited_in(scene, clock):
+    legs = await scene.want(4)
+    for number in range(3):
+        clock.pass_s(40.0)
+        await scene.end(number, scene.connection())
+        clock.ring()
+        assert [len(leg.heard) for leg in legs] == [1] * (number + 1) + [0] * (3 - number)
+    clock.pass_s(59.0)
+    clock.ring()
+    assert not legs[3].heard
+    clock.pass_s(1.0)
+    clock.ring()
+    assert legs[3].heard == ["it did not accept a connection within 60 s"]
+
+
+async def test_a_pause_of_this_process_is_not_held_against_the_engine(scene, clock):
+    early, late = await scene.want(2)
+    clock.pass_s(61.0)
+    clock.ring()
+    assert not early.heard, "nothing has been read since"
+    made = scene.connection()
+    await scene.end(0, made)
+    assert early.heard == [made]
+    clock.pass_s(61.0)
+    clock.ring()
+    assert late.heard == ["it did not accept a connection within 60 s"], "once only"
+
+
+async def test_a_dial_that_a_pause_overran_is_made_once_more(scene, clock):
+    legs = [Waiting(), Waiting()]
+    for leg in legs:
+        scene.dialling.dial(leg)
+    await settle()
+    clock.pass_s(60.05)
+    scene.dials[0].set_exception(TimeoutError())
+    await settle()
+    assert legs[0].heard == ["it did not accept a connection within 60 s"]
+    clock.pass_s(1.0)
+    scene.dials[1].set_exception(TimeoutError())
+    await settle()
+    made = scene.connection()
+    await scene.end(2, made)
+    assert legs[1].heard == [made]
 
 
 async def test_nobody_waits_longer_than_the_limit_although_dials_hang():
