@@ -34,6 +34,7 @@ from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
 from router.core.pulse import PulseRules
 from router.core.trace import Sampler
+from router.descriptors import make_room
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
 from router.driver.orders import OrderPlace
@@ -225,6 +226,7 @@ async def serve(
     parts = build_parts(settings, place)
     parts.governor.again = again
     server = build_server(settings, parts)
+    make_room()
     gc.collect()
     gc.freeze()  # what has been imported and built stays; collections need not look at it
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -94,7 +94,7 @@ class Dialling:
         leg = self._next()
         if leg is None:
             return False
-        self._moved_at = monotonic()
+        self._moved_at, self._spared = monotonic(), False
         leg.on_connected(connection)
         return True
 
