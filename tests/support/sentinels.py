@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from redis.asyncio import Redis
 
@@ -36,6 +37,7 @@ class WatchedPair:
 
     async def fail_over(self) -> None:
         """The primary has been killed, the replica has taken over, and the killed one follows it."""
+        await self.in_step()
         port = await self.primary_port()
         (other,) = (one for one in self.servers if one != port)
         self.servers[port].kill()
@@ -43,6 +45,19 @@ class WatchedPair:
         self.servers[port].start()
         while not await _knows_both(self.sentinel):
             await asyncio.sleep(0.1)
+
+    async def in_step(self) -> None:
+        """The replica has all that has been written: writes reach it in order, and the last one is seen there.
+
+        WAIT is not enough: a primary that has just sent its first copy counts a replica that has taken nothing since.
+        """
+        port = await self.primary_port()
+        (other,) = (one for one in self.servers if one != port)
+        async with Redis(host="127.0.0.1", port=port) as primary, Redis(host="127.0.0.1", port=other) as replica:
+            await primary.set("in-step", mark := uuid4().hex)
+            async with asyncio.timeout(20):
+                while await replica.get("in-step") != mark.encode():
+                    await asyncio.sleep(0.01)
 
     async def becomes_primary(self, port: int) -> None:
         """Waits until this server is the primary, says the sentinel, and says so itself."""
