@@ -14,8 +14,8 @@ from router.core.lifecycle import START, Client, Edge, Node
 from router.core.placement import Placement, Refusal
 from router.core.timing import Deadlines
 from router.driver.attempt import Attempt
+from router.driver.choosing import complete
 from router.driver.facts import HEDGE_LOST, Facts
-from router.driver.late import complete
 from router.driver.ports import ClientPort
 from router.driver.reply import Reply
 from router.driver.rival import Rival, give_up

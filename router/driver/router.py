@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 
 from router.contract.errors import Blame, Draining, Impossible, Overloaded, PeerGone, StoreDown, TandemError
 from router.contract.ids import InstanceId, RequestId
@@ -17,13 +17,14 @@ from router.contract.instance import Instance
 from router.core.admission import WAIT, Admission
 from router.core.budgets import Budget, Scope
 from router.core.burden import Burdens
-from router.core.explain import Explanations, explain
+from router.core.explain import Explanations
 from router.core.fleet import EMPTY, Fleet
 from router.core.health import Health
 from router.core.hedging import Hedging
 from router.core.intake import Intake
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.retries import RetryBudget
+from router.driver.choosing import choose_with_care
 from router.driver.clerk import Clerk
 from router.driver.conduct import Conduct
 from router.driver.exchange import Exchange
@@ -163,20 +164,10 @@ class Router:
     def place(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
         """The instances for one attempt of this request, by the fleet as it is known here."""
         self._turn += 1
-        if self.health.alert:
-            chosen = self._place_around(intake, excluded)
-        else:
-            chosen = self.desk.choose(self.fleet, intake, self._turn, excluded)
-        if self.explanations is not None:
-            self.explanations.add(explain(self.fleet, intake, chosen, excluded | self.health.shut, time()))
-        return chosen
-
-    def _place_around(self, intake: Intake, excluded: frozenset[InstanceId]) -> Placement | Refusal:
-        """The same, around instances that are not well."""
-        self.health.tick(monotonic())
-        pool = self.fleet.pools.get(intake.model)
+        if not self.health.alert and self.explanations is None:
+            return self.desk.choose(self.fleet, intake, self._turn, excluded)
         choose = functools.partial(self.desk.choose, self.fleet, intake, self._turn)
-        return self.health.place(choose, pool.members if pool is not None else (), excluded)
+        return choose_with_care(self, choose, intake, excluded)
 
     def why_refused(self, refusal: Refusal) -> TandemError:
         """The refusal's own error, unless nobody is known because the fleet's sources do not answer."""

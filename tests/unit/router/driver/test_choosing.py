@@ -15,8 +15,8 @@ from router.core.hedging import HedgeRules
 from router.core.intake import Endpoint, Intake
 from router.core.late import LateChoice
 from router.core.placement import Desk, Refusal, Rules
+from router.driver.choosing import complete
 from router.driver.conduct import Conduct
-from router.driver.late import complete
 from router.driver.router import Router
 from router.legs.decode import DecodeLeg
 from router.legs.pool import LegPool
