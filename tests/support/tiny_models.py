@@ -65,6 +65,20 @@ TINY_QWEN3 = ModelConfig(
     tied_embeddings=False,
     qk_norm=True,
 )
+LLAMA_JSON: dict[str, object] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+"""A configuration as Hugging Face writes it into config.json."""
 
 
 class SeededCheckpoint:

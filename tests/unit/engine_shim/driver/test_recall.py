@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Semaphore
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
 from engine_shim.core.fates import Call
 from engine_shim.core.rendezvous import PrefillClocks
-from engine_shim.driver import Driver
 from engine_shim.driver.recall import Recall, RecallRules, recall_id
 from engine_shim.driver.recall_calls import Kept, Wanted
 from engine_shim.driver.stream import Stream
-from engine_shim.serve.problems import on_problem
 from engine_shim.serve.side_channel import side_channel
-from router.contract.errors import StaleAttempt, TandemError
+from router.contract.errors import StaleAttempt
 from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Role
 from router.contract.seal import Seal
 from router.contract.wire import Keeper, PrefillHandoff
+from tests.support.couples import Couple, couple_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Clocks, Site, prompt_request, quiet, small_layout, until
 
@@ -32,17 +29,12 @@ RULES = RecallRules(least_tokens=8, wait_for_s=5.0)
 LEASE_S = 0.2
 
 
-@dataclass
-class Couple:
-    site: Site
-    prefill: Driver
-    decode: Driver
-    engines: tuple[FakeEngine, FakeEngine]
-    port: int
+class Turns(Couple):
+    """Prefill has nothing of any prompt, decode keeps 32 tokens."""
 
     @property
     def keeper(self) -> Keeper:
-        return Keeper(EngineId(list(self.site.drivers)[1]), "127.0.0.1", self.port)
+        return Keeper(self.decode_id, "127.0.0.1", self.port)
 
     @property
     def recall(self) -> Recall:
@@ -62,32 +54,17 @@ class Couple:
         self.prefill.cancel(TransferId(str(stream.answer["transfer_id"])), "done")
         await self.wait_quiet()
 
-    async def wait_quiet(self) -> None:
-        await until(lambda: quiet(self.prefill, self.engines[0]) and quiet(self.decode, self.engines[1]))
-
 
 @pytest.fixture
-async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Couple]:
-    """Prefill has nothing of any prompt, decode 32 tokens; blocks are of 4 and of 8 tokens."""
-    rules = getattr(request, "param", RULES)
-    site = Site(recall=rules)
-    engines = FakeEngine(small_layout(4)), FakeEngine(small_layout(8), cached_tokens=32)
+async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
+    site = Site(recall=getattr(request, "param", RULES))
     clocks = Clocks(prefill=PrefillClocks(lease_for_s=LEASE_S))
-    prefill = await site.open(Role.PREFILL, engines[0])
-    decode = await site.open(Role.DECODE, engines[1], clocks)
-    app = FastAPI()
-    app.include_router(side_channel(decode, Seal()))
-    app.add_exception_handler(TandemError, on_problem)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    yield Couple(site, prefill, decode, engines, server.servers[0].sockets[0].getsockname()[1])
-    server.should_exit = True
-    await serving
-    await site.aclose()
+    async with couple_of(Turns, site, lambda driver: side_channel(driver, Seal()), clocks) as couple:
+        couple.engines[1].cached_tokens = 32
+        yield couple
 
 
-async def test_what_decode_keeps_comes_back_before_prefill_computes(couple: Couple) -> None:
+async def test_what_decode_keeps_comes_back_before_prefill_computes(couple: Turns) -> None:
     await couple.finish(couple.ask())
     assert couple.recall.results == {"taken": 1} and couple.recall.num_tokens == 32
     assert couple.engines[0].mismatches == 0
@@ -95,20 +72,20 @@ async def test_what_decode_keeps_comes_back_before_prefill_computes(couple: Coup
     assert couple.decode.recall is not None and not couple.decode.recall.results
 
 
-async def test_only_what_is_not_here_comes(couple: Couple) -> None:
+async def test_only_what_is_not_here_comes(couple: Turns) -> None:
     couple.engines[0].cached_tokens = 16
     await couple.finish(couple.ask())
     assert couple.recall.num_tokens == 16
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0), (28, 32), (36, 0), (32, 32)])
-async def test_what_is_not_worth_its_way_is_computed(couple: Couple, here: int, there: int) -> None:
+async def test_what_is_not_worth_its_way_is_computed(couple: Turns, here: int, there: int) -> None:
     couple.engines[0].cached_tokens, couple.engines[1].cached_tokens = here, there
     await couple.finish(couple.ask())
     assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
 
 
-async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Couple) -> None:
+async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Turns) -> None:
     await couple.finish(couple.ask(keeper=replace(couple.keeper, port=1)))
     couple.site.calls["another@1"] = Call.ANOTHER
     await couple.finish(couple.ask("req-2.1", replace(couple.keeper, engine_id=EngineId("another@1"))))
@@ -116,7 +93,7 @@ async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Cou
 
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 0.2)], indirect=True)
-async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(couple: Couple) -> None:
+async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(couple: Turns) -> None:
     couple.engines[1].gate = gate = Semaphore(0)
     asking = couple.ask()
     await until(lambda: couple.recall.results["failed"] == 1)
@@ -126,7 +103,7 @@ async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(c
 
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 60.0)], indirect=True)
-async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Couple) -> None:
+async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Turns) -> None:
     couple.engines[1].gate = gate = Semaphore(0)
     asking = couple.ask()
     await until(lambda: bool(couple.engines[0].pins))
@@ -139,7 +116,7 @@ async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_s
     assert not couple.recall.results
 
 
-async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: Couple) -> None:
+async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: Turns) -> None:
     couple.engines[1].gate = gate = Semaphore(0)
     asking = couple.ask()
     await until(lambda: bool(couple.engines[0].pins))
@@ -151,7 +128,7 @@ async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: C
     await couple.wait_quiet()
 
 
-async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Couple) -> None:
+async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Turns) -> None:
     couple.engines[1].gate = gate = Semaphore(0)
     asking = couple.ask()
     await until(lambda: bool(couple.engines[0].pins))
@@ -164,14 +141,14 @@ async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple:
     gate.release(9)
 
 
-async def test_blocks_that_nobody_comes_for_are_free_after_the_lease(couple: Couple) -> None:
+async def test_blocks_that_nobody_comes_for_are_free_after_the_lease(couple: Turns) -> None:
     assert couple.decode.recall is not None
     assert await couple.decode.recall.give(Wanted("req-9.1.recall", 0, PROMPT)) == Kept(32)
     await until(lambda: couple.decode.load().held_blocks > 0)
     await couple.wait_quiet()
 
 
-async def test_without_rules_nobody_asks_and_nobody_gives(couple: Couple) -> None:
+async def test_without_rules_nobody_asks_and_nobody_gives(couple: Turns) -> None:
     site = Site()
     driver = await site.open(Role.PREFILL, engine := FakeEngine(small_layout(4)))
     assert driver.recall is None

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
 from engine_shim.core.fates import Address
 from engine_shim.driver import Driver
 from engine_shim.driver import self_test as module
 from engine_shim.driver.self_test import SelfTest, Target
 from engine_shim.driver.self_test_calls import Check, Lend, Return
-from engine_shim.serve.problems import on_problem
 from engine_shim.serve.self_test import self_test_routes
-from router.contract.errors import BadRequest, HandshakeFailed, NoSeats, PeerGone, TandemError
+from router.contract.errors import BadRequest, HandshakeFailed, NoSeats, PeerGone
 from router.contract.ids import EngineId
-from router.contract.instance import Role
 from router.contract.seal import Seal
-from tests.support.fake_engine import FakeEngine
-from tests.support.kitchens import Site, quiet, small_layout, until
+from tests.support.couples import Couple, couple_of
+from tests.support.kitchens import Site, small_layout
 
 
-@dataclass
-class Couple:
-    site: Site
-    prefill: Driver
-    decode: Driver
-    engines: tuple[FakeEngine, FakeEngine]
-    port: int
-    server: uvicorn.Server
-
+class Tried(Couple):
     @property
     def target(self) -> Target:
-        return Target(EngineId(list(self.site.drivers)[1]), Address("127.0.0.1", self.port))
+        return Target(self.decode_id, Address("127.0.0.1", self.port))
 
     @property
     def prefill_id(self) -> str:
         return next(iter(self.site.drivers))
 
-    async def wait_quiet(self) -> None:
-        await until(lambda: quiet(self.prefill, self.engines[0]) and quiet(self.decode, self.engines[1]))
-
 
 @pytest.fixture
-async def couple() -> AsyncIterator[Couple]:
-    site = Site()
-    engines = FakeEngine(small_layout(4)), FakeEngine(small_layout(8))
-    prefill, decode = await site.open(Role.PREFILL, engines[0]), await site.open(Role.DECODE, engines[1])
-    app = FastAPI()
-    app.include_router(self_test_routes(self_test_of(decode), Seal()))
-    app.add_exception_handler(TandemError, on_problem)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield Couple(site, prefill, decode, engines, port, server)
-    server.should_exit = True
-    await serving
-    await site.aclose()
+async def couple() -> AsyncIterator[Tried]:
+    async with couple_of(Tried, Site(), lambda driver: self_test_routes(self_test_of(driver), Seal())) as couple:
+        yield couple
 
 
 def self_test_of(driver: Driver) -> SelfTest:
@@ -69,7 +40,7 @@ def self_test_of(driver: Driver) -> SelfTest:
     return driver.self_test
 
 
-async def test_every_size_arrives_right_and_nothing_stays_held(couple: Couple) -> None:
+async def test_every_size_arrives_right_and_nothing_stays_held(couple: Tried) -> None:
     verdict = await self_test_of(couple.prefill).run(couple.target, (1, 64, 1 << 30))
     token_bytes = small_layout().token_bytes
     assert [run.wrong_bytes for run in verdict.runs] == [0, 0, 0]
@@ -79,7 +50,7 @@ async def test_every_size_arrives_right_and_nothing_stays_held(couple: Couple) -
     await couple.wait_quiet()
 
 
-async def test_bytes_that_do_not_arrive_are_counted(couple: Couple, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_do_not_arrive_are_counted(couple: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "write_pattern", lambda *_: None)
     verdict = await self_test_of(couple.prefill).run(couple.target, (64,))
     assert verdict.runs[0].wrong_bytes > 32
@@ -87,7 +58,7 @@ async def test_bytes_that_do_not_arrive_are_counted(couple: Couple, monkeypatch:
 
 
 async def test_a_peer_that_lends_nothing_fails_the_test_and_leaves_nothing(
-    couple: Couple, monkeypatch: pytest.MonkeyPatch
+    couple: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEATS_FOR_S", 0.05)
     free, couple.engines[1].free = couple.engines[1].free, []
@@ -97,7 +68,7 @@ async def test_a_peer_that_lends_nothing_fails_the_test_and_leaves_nothing(
     await couple.wait_quiet()
 
 
-async def test_an_engine_without_seats_says_so(couple: Couple, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_without_seats_says_so(couple: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEATS_FOR_S", 0.05)
     free, couple.engines[0].free = couple.engines[0].free, []
     with pytest.raises(NoSeats):
@@ -106,7 +77,7 @@ async def test_an_engine_without_seats_says_so(couple: Couple, monkeypatch: pyte
     await couple.wait_quiet()
 
 
-async def test_lent_seats_come_back_when_their_borrower_is_gone(couple: Couple) -> None:
+async def test_lent_seats_come_back_when_their_borrower_is_gone(couple: Tried) -> None:
     await self_test_of(couple.prefill).run(couple.target, (64,))
     await couple.wait_quiet()
     lent = await self_test_of(couple.decode).lend(Lend("scratch:x", couple.prefill_id, 8))
@@ -118,7 +89,7 @@ async def test_lent_seats_come_back_when_their_borrower_is_gone(couple: Couple) 
     assert couple.decode.hand_over.num_lent == 0
 
 
-async def test_strangers_and_the_greedy_are_lent_nothing(couple: Couple) -> None:
+async def test_strangers_and_the_greedy_are_lent_nothing(couple: Tried) -> None:
     decode = self_test_of(couple.decode)
     with pytest.raises(PeerGone):
         await decode.lend(Lend("scratch:x", "nobody@1", 8))
@@ -128,7 +99,7 @@ async def test_strangers_and_the_greedy_are_lent_nothing(couple: Couple) -> None
             await decode.lend(wanted)
 
 
-async def test_what_is_returned_before_it_was_lent_is_never_lent(couple: Couple) -> None:
+async def test_what_is_returned_before_it_was_lent_is_never_lent(couple: Tried) -> None:
     await self_test_of(couple.prefill).run(couple.target, (64,))
     decode = self_test_of(couple.decode)
     decode.take_return(Return("scratch:x"))

@@ -6,82 +6,31 @@ from time import monotonic
 import pytest
 
 from router.contract.ledger import Closed, Opened, Outcome
-from router.core.admission import Admission
 from router.core.breaker import BreakerRules
-from router.core.burden import Burdens
 from router.core.explain import Explanations
-from router.core.fleet import fold
 from router.core.hedging import HedgeRules
 from router.core.intake import Endpoint, Intake
 from router.core.late import LateChoice
-from router.core.placement import Desk, Refusal, Rules
+from router.core.placement import Refusal, Rules
 from router.driver.choosing import complete
 from router.driver.conduct import Conduct
-from router.driver.router import Router
 from router.legs.decode import DecodeLeg
-from router.legs.pool import LegPool
 from router.legs.prefill import PrefillLeg
 from router.legs.take_back import TakeBack
-from tests.support.books import KeptBooks, KeptLedger
-from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
+from tests.support.scenes import DONE, EVENT, Scene, host_of, keep_legs
 
-SSE, JSON = [(b"content-type", b"text/event-stream")], [(b"content-type", b"application/json")]
 BODY = b'{"model":"m"}' + b" " * 40_000
 PAIR = (prefill(), decode("d0"), decode("d1"))
 NOBODY = frozenset()
 
 
-class Line:
-    def __init__(self, status, headers):
-        self.status, self.headers = status, headers
-
-    def abort(self):
-        pass
-
-
-class Scene:
-    """One request; what it sends is kept instead of dialled."""
-
-    def __init__(self, legs, seen=PAIR, attempts=1, hedge=0.0):
-        self.legs = legs
-        rules = Rules(learns=True, late=LateChoice(0.01))
-        conduct = Conduct(attempts=attempts, hedge=HedgeRules(hedge, 1.0), breaker=BreakerRules(failures=1))
-        self.router = Router(Desk(rules), Burdens(), Admission(9, 0), conduct)
-        self.books, self.ledger = KeptBooks(), KeptLedger()
-        self.router.attach(self.ledger, self.books)
-        self.now_there(*seen)
-        self.client = KeptClient()
-        intake = Intake(Endpoint.CHAT, BODY, "m", True, "")
-        self.exchange = self.router.open(self.client, intake, self.router.mint(), 50.0)
-
-    def now_there(self, *seen):
-        self.router.take_fleet(fold(seen, self.router.burdens, 0.0))
-
+class LateScene(Scene):
     def due(self):
         self.exchange._on_decode_due()
 
-    def of(self, kind):
-        return [leg for leg in self.legs if isinstance(leg, kind)]
-
-    def prefilled(self, status=200):
-        body = b'{"kv_transfer_params":{"remote_engine_id":"p0@1"}}' if status == 200 else b"{}"
-        self.of(PrefillLeg)[-1].on_answer(Line(status, JSON), body, True)
-
-    def decoded(self):
-        leg = self.of(DecodeLeg)[-1]
-        leg.connection = Line(200, SSE)
-        leg.on_answer(leg.connection, b'data: {"choices":[{"text":"a"}]}\n\n', False)
-        leg.on_answer(leg.connection, b"data: [DONE]\n\n", True)
-
     def weights(self):
         return {m.instance.instance_id: m.burden.requests for m in self.router.fleet.members}
-
-    def finish(self):
-        self.router.clerk.work_off()
-        (record,) = self.books.records
-        assert not self.router.live and not any(self.weights().values())
-        return record
 
     def tickets(self):
         self.router.clerk.work_off()
@@ -89,11 +38,16 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(monkeypatch):
+def scene(monkeypatch):
     """A function that opens a request."""
-    legs = []
-    monkeypatch.setattr(LegPool, "want", lambda self, leg: legs.append(leg))
-    return lambda **fields: Scene(legs, **fields)
+    legs = keep_legs(monkeypatch)
+
+    def open_(seen=PAIR, attempts=1, hedge=0.0):
+        conduct = Conduct(attempts=attempts, hedge=HedgeRules(hedge, 1.0), breaker=BreakerRules(failures=1))
+        rules = Rules(learns=True, late=LateChoice(0.01))
+        return LateScene(legs, seen, conduct, rules, Intake(Endpoint.CHAT, BODY, "m", True, ""))
+
+    return open_
 
 
 async def test_decode_weighs_nothing_and_hears_nothing_before_it_is_due(scene):
@@ -102,11 +56,11 @@ async def test_decode_weighs_nothing_and_hears_nothing_before_it_is_due(scene):
     assert s.tickets() == [(1, None)]
     s.due()
     (leg,) = s.of(DecodeLeg)
-    name = leg._pool._at.host
+    name = host_of(leg)
     assert s.weights() == {"d0": 0, "d1": 0, "p0": 1} | {name: 1}
     assert b'"remote_engine_id":"p0@1"' in leg._request and s.tickets() == [(1, None), (1, name)]
     s.prefilled()
-    s.decoded()
+    s.decoded(EVENT + DONE, ended=True)
     record = s.finish()
     assert (record.outcome, record.decode) == (Outcome.SERVED, name)
     assert record.sent_s < record.chosen_s <= record.prefilled_s
@@ -130,7 +84,7 @@ async def test_prefills_answer_does_not_wait_for_decodes_time(scene):
     s.prefilled()
     assert len(s.of(DecodeLeg)) == 1 and timer.cancelled()
     assert s.router.desk.rules.late.choices == {"overtaken": 1}
-    s.decoded()
+    s.decoded(EVENT + DONE, ended=True)
     record = s.finish()
     assert record.outcome is Outcome.SERVED and record.prefilled_s <= record.chosen_s <= record.first_byte_s
 
@@ -140,7 +94,7 @@ async def test_what_ends_before_never_has_a_decode_leg(scene, way):
     s = scene()
     timer = s.exchange._attempt._decode_timer
     if way == "refused":
-        s.prefilled(400)
+        s.prefilled(status=400)
     elif way == "broken":
         s.of(PrefillLeg)[0].on_lost(type("Lost", (), {"uses": 1, "answered": False}), "cut")
     elif way == "gone":
@@ -159,7 +113,7 @@ async def test_only_prefill_is_told_that_it_is_over(scene):
         object.__setattr__(seen.instance.kv, "takes_back", True)
     s = scene(seen=asked)
     s.exchange.on_client_gone()
-    assert [leg._pool._at.host for leg in s.of(TakeBack)] == ["p0"]
+    assert [host_of(leg) for leg in s.of(TakeBack)] == ["p0"]
     s.finish()
 
 

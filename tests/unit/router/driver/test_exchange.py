@@ -7,91 +7,30 @@ import pytest
 from router.contract.errors import Blame, Draining, Impossible, LegBroken
 from router.contract.instance import Mode
 from router.contract.ledger import Outcome
-from router.core.admission import Admission
-from router.core.burden import Burdens
-from router.core.fleet import fold
 from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import Edge
-from router.core.placement import Desk, Rules
+from router.core.placement import Rules
 from router.core.timing import Deadlines
 from router.driver.conduct import Conduct
 from router.driver.ending import GONE_STATUS
-from router.driver.router import Router
 from router.legs.decode import DecodeLeg
-from router.legs.pool import LegPool
-from router.legs.prefill import PrefillLeg
-from tests.support.books import KeptBooks
-from tests.support.clients import KeptClient
 from tests.support.instances import decode, prefill
+from tests.support.scenes import DONE, EVENT, JSON, Line, Scene, keep_legs, params_of
 
-PARAMS = (
-    b'{"remote_engine_id":"p0@1","remote_host":"h","remote_port":1,"tp_size":1,"remote_request_id":"r",'
-    b'"remote_block_ids":[[0]]}'
-)
-HANDED = b'{"kv_transfer_params":%b}' % PARAMS
-SSE = [(b"content-type", b"text/event-stream")]
-JSON = [(b"content-type", b"application/json")]
 PAIR = (prefill(), decode())
 DEADLINES = Deadlines(prefill_s=10, prefill_token_s=0, first_token_s=20, next_token_s=5, stalled_s=7, total_s=100)
 
 
-class Line:
-    """A connection that has answered."""
-
-    def __init__(self, status=200, headers=JSON):
-        self.status, self.headers, self.done = status, headers, []
-
-    def abort(self):
-        self.done.append("abort")
-
-    def pause(self):
-        self.done.append("pause")
-
-    def resume(self):
-        self.done.append("resume")
-
-
 @pytest.fixture
 def scene(monkeypatch):
-    """A function that opens a request; the legs it sends are kept instead of dialled."""
-    legs = []
-    monkeypatch.setattr(LegPool, "want", lambda self, leg: legs.append(leg))
+    """A function that opens a request."""
+    legs = keep_legs(monkeypatch)
 
     def open_(mode=Mode.PUSH, stream=True, seen=PAIR, attempts=2):
         conduct = Conduct(deadlines=DEADLINES, attempts=attempts)
-        router, books = Router(Desk(Rules(mode=mode)), Burdens(), Admission(9, 0), conduct), KeptBooks()
-        router.attach(None, books)
-        router.take_fleet(fold(seen, router.burdens, 0.0))
-        client = KeptClient()
-        intake = Intake(Endpoint.CHAT, b'{"model":"m"}', "m", stream, "")
-        exchange = router.open(client, intake, router.mint(), 50.0)
-        return Scene(router, books, client, exchange, legs)
+        return Scene(legs, seen, conduct, Rules(mode=mode), Intake(Endpoint.CHAT, b'{"model":"m"}', "m", stream, ""))
 
     return open_
-
-
-class Scene:
-    def __init__(self, router, books, client, exchange, legs):
-        self.router, self.books, self.client, self.exchange, self.legs = router, books, client, exchange, legs
-
-    def leg(self, kind):
-        return [leg for leg in self.legs if isinstance(leg, kind)][-1]
-
-    def prefilled(self, status=200, body=HANDED):
-        self.leg(PrefillLeg).on_answer(Line(status), body, True)
-
-    def decoded(self, body, *, ended, headers=SSE, status=200):
-        leg = self.leg(DecodeLeg)
-        if leg.connection is None:
-            leg.connection = Line(status, headers)
-        leg.on_answer(leg.connection, body, ended)
-
-    def record(self):
-        self.router.clerk.work_off()
-        (record,) = self.books.records
-        assert not self.router.live and self.router.admission.requests == 0
-        assert all(member.burden.requests == 0 for member in self.router.fleet.members)
-        return record
 
 
 async def test_a_stream_is_served_and_recorded(scene):
@@ -100,9 +39,9 @@ async def test_a_stream_is_served_and_recorded(scene):
     s.prefilled()
     first = b'data: {"choices":[{"text":"a"}]}\n\n'
     s.decoded(first, ended=False)
-    s.decoded(b"data: [DONE]\n\n", ended=True)
-    record = s.record()
-    assert s.client.body == first + b"data: [DONE]\n\n" and s.client.ended
+    s.decoded(DONE, ended=True)
+    record = s.finish()
+    assert s.client.body == first + DONE and s.client.ended
     assert (record.outcome, record.status, record.attempts, record.num_events) == (Outcome.SERVED, 200, 1, 1)
     assert record.content_s == record.first_byte_s
     assert 0 < record.sent_s <= record.placed_s <= record.prefilled_s <= record.first_byte_s
@@ -113,7 +52,7 @@ async def test_pull_sends_decode_what_prefill_said(scene):
     s = scene(Mode.PULL)
     assert len(s.legs) == 1
     s.prefilled()
-    assert b'"kv_transfer_params":' + PARAMS in s.leg(DecodeLeg)._request
+    assert b'"kv_transfer_params":' + params_of("p0") in s.of(DecodeLeg)[-1]._request
 
 
 async def test_a_whole_answer_is_delivered(scene):
@@ -121,58 +60,58 @@ async def test_a_whole_answer_is_delivered(scene):
     s.prefilled()
     s.decoded(b"{}", ended=True, headers=JSON)
     assert s.client.answered.body == b"{}"
-    assert s.record().status == 200
+    assert s.finish().status == 200
 
 
 async def test_a_lost_leg_is_tried_elsewhere_and_the_first_failure_is_the_answer(scene):
     s = scene(seen=(prefill("p0"), decode("d0"), decode("d1")), attempts=5)
-    first = s.leg(DecodeLeg)
+    first = s.of(DecodeLeg)[-1]
     first.on_unreachable("refused")
     assert s.exchange.attempts == 2 and len(s.legs) == 4
     assert s.legs[0].cancelled, "prefill of the first attempt is stopped"
-    assert s.leg(DecodeLeg)._pool is not first._pool
-    s.leg(DecodeLeg).on_unreachable("refused again")
+    assert s.of(DecodeLeg)[-1]._pool is not first._pool
+    s.of(DecodeLeg)[-1].on_unreachable("refused again")
     assert s.client.refused.code == "decode_unreachable" and "again" in s.client.refused.message
-    assert s.record().outcome is Outcome.FAILED
+    assert s.finish().outcome is Outcome.FAILED
     assert s.books.retries == ["decode_unreachable", "decode_unreachable"]
 
 
 async def test_an_engines_refusal_is_final(scene):
     s = scene()
-    s.prefilled(400, b'{"no":1}')
+    s.prefilled(status=400, body=b'{"no":1}')
     assert s.client.answered.body == b'{"no":1}'
-    assert s.leg(DecodeLeg).cancelled
-    assert s.record().outcome is Outcome.REFUSED
+    assert s.of(DecodeLeg)[-1].cancelled
+    assert s.finish().outcome is Outcome.REFUSED
 
 
 async def test_a_prefill_without_hand_over_fails_the_request(scene):
     s = scene(attempts=1)
-    s.prefilled(200, b"{}")
+    s.prefilled(body=b"{}")
     assert s.client.refused.code == "transfer_failed"
 
 
 async def test_a_prefill_that_fails_late_changes_nothing(scene):
     s = scene()
-    s.decoded(b"data: 1\n\n", ended=False)
-    s.prefilled(500, b"")
-    s.decoded(b"data: [DONE]\n\n", ended=True)
-    assert s.record().outcome is Outcome.SERVED
+    s.decoded(EVENT, ended=False)
+    s.prefilled(status=500, body=b"")
+    s.decoded(DONE, ended=True)
+    assert s.finish().outcome is Outcome.SERVED
 
 
 async def test_a_broken_stream_is_broken_off(scene):
     s = scene()
-    s.decoded(b"data: 1\n\n", ended=False)
-    s.exchange.on_leg_failed(s.leg(DecodeLeg), LegBroken("Cut.", side=Blame.DECODE))
+    s.decoded(EVENT, ended=False)
+    s.exchange.on_leg_failed(s.of(DecodeLeg)[-1], LegBroken("Cut.", side=Blame.DECODE))
     assert s.client.broken[0].message == "Cut." and s.client.broken[1] is True
     assert s.legs[0].cancelled
-    record = s.record()
+    record = s.finish()
     assert (record.outcome, record.code, record.status) == (Outcome.FAILED, "leg_broken", 200)
 
 
 async def test_a_bad_answer_that_goes_on_is_cut(scene, monkeypatch):
     monkeypatch.setattr("router.driver.reply.MAX_HELD_BYTES", 3)
     s = scene(attempts=1)
-    line = s.leg(DecodeLeg).connection = Line(400, JSON)
+    line = s.of(DecodeLeg)[-1].connection = Line(400, JSON)
     s.decoded(b"12345", ended=False)
     assert line.done == ["abort"] and s.client.refused.code == "leg_broken"
 
@@ -181,24 +120,24 @@ async def test_a_client_that_leaves_stops_both(scene):
     s = scene()
     s.exchange.on_client_gone()
     assert all(leg.cancelled for leg in s.legs)
-    record = s.record()
+    record = s.finish()
     assert (record.outcome, record.status, record.code) == (Outcome.ABANDONED, GONE_STATUS, "client_gone")
     assert not s.client.over
 
 
 async def test_a_client_that_leaves_in_mid_stream_had_its_status(scene):
     s = scene()
-    s.decoded(b"data: 1\n\n", ended=False)
+    s.decoded(EVENT, ended=False)
     s.exchange.on_client_gone()
-    assert s.record().status == 200
+    assert s.finish().status == 200
 
 
 async def test_a_slow_client_holds_decode_back_and_is_given_up_in_the_end(scene):
     s = scene()
     s.exchange.on_client_paused()
     s.exchange.on_client_resumed()
-    s.decoded(b"data: 1\n\n", ended=False)
-    line = s.leg(DecodeLeg).connection
+    s.decoded(EVENT, ended=False)
+    line = s.of(DecodeLeg)[-1].connection
     s.exchange.on_client_paused()
     assert line.done == ["pause"]
     now = monotonic()
@@ -208,7 +147,7 @@ async def test_a_slow_client_holds_decode_back_and_is_given_up_in_the_end(scene)
     assert line.done == ["pause", "resume"]
     s.exchange.on_client_paused()
     s.exchange.on_due(monotonic() + 8)
-    assert s.client.abandoned and s.record().outcome is Outcome.ABANDONED
+    assert s.client.abandoned and s.finish().outcome is Outcome.ABANDONED
 
 
 async def test_a_phase_that_runs_out_is_a_failure_of_its_side(scene):
@@ -219,13 +158,13 @@ async def test_a_phase_that_runs_out_is_a_failure_of_its_side(scene):
     s.exchange.on_due(monotonic() + 11)
     assert s.client.refused.code == "prefill_timeout"
     assert all(leg.cancelled for leg in s.legs)
-    s.record()
+    s.finish()
 
 
 async def test_decode_that_runs_out_is_cancelled_and_tried_elsewhere(scene):
     s = scene(seen=(prefill("p0"), decode("d0"), decode("d1")))
     s.prefilled()
-    silent = s.leg(DecodeLeg)
+    silent = s.of(DecodeLeg)[-1]
     s.exchange.on_due(monotonic() + 21)
     assert silent.cancelled and s.exchange.attempts == 2 and not s.client.over
 
@@ -234,7 +173,7 @@ async def test_the_total_ends_it_whatever_it_does(scene):
     s = scene()
     s.exchange.on_due(monotonic() + 51)
     assert s.client.refused.code == "deadline_exceeded"
-    s.record()
+    s.finish()
 
 
 async def test_a_fact_without_a_row_ends_the_request_as_a_bug(scene):

@@ -4,35 +4,22 @@ import pytest
 
 from engine_shim.engine.reference.config import RopeScaling, config_from_hf
 from router.contract.errors import ModelUnusable
-
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-}
+from tests.support.tiny_models import LLAMA_JSON
 
 
 def test_a_llama_configuration_is_read():
-    config = config_from_hf(LLAMA)
+    config = config_from_hf(LLAMA_JSON)
     assert (config.head_dim, config.group_size, config.qk_norm, config.tied_embeddings) == (8, 4, False, True)
     assert (config.rope_theta, config.rope_scaling, config.max_context_tokens) == (500000.0, None, 2048)
 
 
 def test_qwen3_has_its_own_head_size_and_norms_of_query_and_key():
-    config = config_from_hf(LLAMA | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": False})
+    config = config_from_hf(LLAMA_JSON | {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": False})
     assert (config.head_dim, config.qk_norm, config.tied_embeddings) == (16, True, False)
 
 
 def test_what_is_absent_has_the_familys_default():
-    bare = {name: value for name, value in LLAMA.items() if name not in ("num_key_value_heads", "rope_theta")}
+    bare = {name: value for name, value in LLAMA_JSON.items() if name not in ("num_key_value_heads", "rope_theta")}
     config = config_from_hf(bare)
     assert (config.num_kv_heads, config.rope_theta) == (8, 10000.0)
 
@@ -47,10 +34,12 @@ def test_rope_scaling_is_read_from_either_field(field):
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 1024,
     }
-    config = config_from_hf(LLAMA | {field: llama3})
+    config = config_from_hf(LLAMA_JSON | {field: llama3})
     assert config.rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 1024)
     assert config.rope_theta == 7.0
-    assert config_from_hf(LLAMA | {field: {"type": "linear", "factor": 2}}).rope_scaling == RopeScaling("linear", 2.0)
+    assert config_from_hf(LLAMA_JSON | {field: {"type": "linear", "factor": 2}}).rope_scaling == RopeScaling(
+        "linear", 2.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,4 +60,4 @@ def test_rope_scaling_is_read_from_either_field(field):
 )
 def test_what_the_engine_does_not_compute_is_refused(change):
     with pytest.raises(ModelUnusable):
-        config_from_hf(LLAMA | change)
+        config_from_hf(LLAMA_JSON | change)

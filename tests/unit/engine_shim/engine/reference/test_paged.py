@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -13,16 +14,14 @@ from engine_shim.engine.reference.heads import PlainHeads
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.rope import RopeTable, frequencies_of
 from router.contract.kv import KVLayout, KVOrder
+from tests.support import attention
+from tests.support.attention import LAYER, NUM_DIMS, agrees, chunks_of, noisy_cache
 from tests.support.tiny_models import TINY_QWEN3
-from tests.unit.engine_shim.engine.reference.test_attention import naive
 
 pytestmark = pytest.mark.needs("triton")
 
 DEVICE = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
-
-
-def noise(*sizes: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+noise = partial(attention.noise, device=DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -32,23 +31,15 @@ def noise(*sizes: int, seed: int = 1) -> torch.Tensor:
 def test_rows_that_decode_see_their_own_blocks_up_to_themselves(order, block_tokens, num_kv_heads, group):
     from engine_shim.engine.reference.paged import PagedAttention
 
-    cache = KVCache(KVLayout(2, num_kv_heads, 8, block_tokens, 512 // block_tokens, "float32", order), DEVICE)
-    cache.tensor.copy_(noise(*cache.tensor.shape))
-    free = list(range(cache.layout.num_blocks))[::-1]
+    cache = noisy_cache(block_tokens, num_kv_heads, order, 512, DEVICE)
     spans = [(0, 1), (63, 64), (70, 75), (64, 65), (150, 151)]
-    chunks = [
-        Chunk([0] * (end - at), at, [free.pop() for _ in range(cache.layout.blocks_for(end))], 0) for at, end in spans
-    ]
+    chunks = chunks_of(spans, list(range(cache.layout.num_blocks))[::-1], cache.layout)
     planner = PagedAttention()
     batch = make_batch(chunks, block_tokens, DEVICE)
-    queries = noise(len(batch.token_ids), num_kv_heads * group, 8, seed=2)
+    queries = noise(len(batch.token_ids), num_kv_heads * group, NUM_DIMS, seed=2)
     for _ in range(2):  # the tables are there already when they are asked for again
-        out = planner(batch, cache, group).attend(1, queries)
-        begin = 0
-        for chunk in chunks:
-            rows = slice(begin, begin + chunk.num_rows)
-            assert torch.allclose(out[rows].double(), naive(chunk, cache, queries[rows]), atol=2e-6)
-            begin += chunk.num_rows
+        out = planner(batch, cache, group).attend(LAYER, queries)
+        assert all(agrees(out, chunks, cache, queries))
 
 
 @pytest.mark.parametrize("normed", [True, False])

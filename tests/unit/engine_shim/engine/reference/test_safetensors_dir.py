@@ -8,14 +8,14 @@ from safetensors.torch import save_file
 
 from engine_shim.engine.reference.safetensors_dir import SafetensorsCheckpoint
 from router.contract.errors import ModelUnusable
-from tests.unit.engine_shim.engine.reference.test_config import LLAMA
+from tests.support.tiny_models import LLAMA_JSON
 
 TENSORS = {"model.norm.weight": torch.arange(64.0), "lm_head.weight": torch.arange(128.0).view(2, 64).bfloat16()}
 
 
 @pytest.fixture
 def single(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_JSON))
     save_file(TENSORS, tmp_path / "model.safetensors")
     return tmp_path
 
@@ -24,7 +24,7 @@ def single(tmp_path):
 def sharded(tmp_path):
     folder = tmp_path / "sharded"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
+    (folder / "config.json").write_text(json.dumps(LLAMA_JSON))
     weight_map = {}
     for index, (name, tensor) in enumerate(TENSORS.items()):
         weight_map[name] = f"model-{index}.safetensors"
