@@ -10,6 +10,10 @@ tell stays as it was.)
 
 Every path is a correct one. So a pair's first copies try each path LEARN_FROM times, and later the paths that are
 not taken are looked at again now and then. A new pair begins with what the agent's other pairs have taught.
+
+One trial is not for every copy. Piece by piece has no bound between GPUs: 16k tokens of a 32B model took UCX ten
+seconds where one kernel took 5 ms (deploy/benchmarks, H200). So where a kernel can do it, the direct path is tried
+with short copies only; a pair that has none does without it.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ LEAST_S = 1e-6
 SWEEPS = 4
 """The last solution is near the next one."""
 LOOK_AGAIN_EVERY = 256
+TRIAL = 64, 16_000_000
+"""Pieces and bytes of a short copy."""
 HOPELESS = 4.0
 """A path that is expected to take so many times longer is not looked at again."""
 _MEGABYTE = 1e6
@@ -109,20 +115,30 @@ class PairCosts:
         Of equals the one that comes first in `sizes`.
         """
         self._num_chosen += 1
-        least_known = min(sizes, key=lambda path: self.paths[path].num_seen)
-        if self.paths[least_known].num_seen < LEARN_FROM:
+        open_to_it = [path for path in sizes if self._is_known(path) or _may_be_tried(path, sizes)]
+        least_known = min(open_to_it, key=lambda path: self.paths[path].num_seen)
+        if not self._is_known(least_known):
             return least_known
-        expected_s = {path: self.paths[path].expect_s(size) for path, size in sizes.items()}
+        expected_s = {path: self.paths[path].expect_s(sizes[path]) for path in open_to_it}
         best = min(expected_s, key=expected_s.__getitem__)
-        others = [path for path in sizes if path is not best and expected_s[path] < HOPELESS * expected_s[best]]
+        others = [path for path in open_to_it if path is not best and expected_s[path] < HOPELESS * expected_s[best]]
         return best if self._num_chosen % LOOK_AGAIN_EVERY else self._stalest(others, best)
 
     def learn(self, path: Path, size: Size, took_s: float) -> None:
         """A copy on this path took so long."""
         self.paths[path].learn(size, took_s)
 
+    def _is_known(self, path: Path) -> bool:
+        return self.paths[path].num_seen >= LEARN_FROM
+
     def _stalest(self, others: Collection[Path], best: Path) -> Path:
         return min(others, key=lambda path: self.paths[path].num_seen, default=best)
+
+
+def _may_be_tried(path: Path, sizes: dict[Path, Size]) -> bool:
+    most_pieces, most_bytes = TRIAL
+    is_short = sizes[path].pieces <= most_pieces and sizes[path].num_bytes <= most_bytes
+    return is_short or path is not Path.DIRECT or Path.MAPPED not in sizes
 
 
 def _numbers(size: Size) -> tuple[float, float, float]:

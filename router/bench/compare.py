@@ -111,6 +111,8 @@ async def _run_set_up(
 
     async def load() -> list[tuple[Measured, tuple[Story, ...]]]:
         async with Subject(work, fleet.url, fleet.model) as subject:
+            await asyncio.sleep(LEDGER_WITHIN_S)
+            await stories()  # What it took to learn the vocabulary is told apart from the loads.
             loads = []
             for rate in rates:
                 measured = await subject.measure(rate, seed, line)

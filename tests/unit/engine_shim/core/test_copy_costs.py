@@ -58,6 +58,34 @@ def test_each_possible_path_is_tried_before_any_is_believed() -> None:
     assert sorted(taken) == [Path.DIRECT] * LEARN_FROM + [Path.STAGED] * LEARN_FROM
 
 
+def long_and_short() -> tuple[dict[Path, Size], dict[Path, Size]]:
+    return sizes_of(1000, 4_300_000_000, *Path), sizes_of(9, 9 * 65536, *Path)
+
+
+def test_where_a_kernel_can_do_it_a_long_copy_is_no_trial_of_the_direct_path() -> None:
+    pair, (long, short) = PairCosts(), long_and_short()
+    for _ in range(20):
+        path = pair.choose(long)
+        assert path is not Path.DIRECT
+        pair.learn(path, long[path], 5 * MS)
+    for _ in range(LEARN_FROM):
+        assert pair.choose(short) is Path.DIRECT
+        pair.learn(Path.DIRECT, short[Path.DIRECT], 1 * MS)
+
+
+def test_a_direct_path_that_is_known_may_take_a_long_copy() -> None:
+    pair, (long, _) = PairCosts(), long_and_short()
+    for path, took_s in ((Path.DIRECT, 1 * MS), (Path.STAGED, 5 * MS), (Path.MAPPED, 5 * MS)):
+        for _ in range(LEARN_FROM):
+            pair.learn(path, long[path], took_s)
+    assert pair.choose(long) is Path.DIRECT
+
+
+def test_where_no_kernel_reaches_the_peer_long_copies_try_the_direct_path_too() -> None:
+    long = sizes_of(1000, 4_300_000_000, Path.DIRECT, Path.STAGED)
+    assert PairCosts().choose(long) is Path.DIRECT
+
+
 def test_equal_costs_go_by_the_order_of_the_paths() -> None:
     pair, sizes = PairCosts(), sizes_of(9, 9 * 65536, Path.DIRECT, Path.STAGED)
     for path in sizes:
