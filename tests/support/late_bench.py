@@ -31,8 +31,8 @@ class Turn:
     prefill_ms: float
 
 
-async def _ask(site: ProcessSite, kind: str, prompt: list[int]) -> Turn:
-    body = {"model": "smollm2-135m", "prompt": prompt, "temperature": 0, "max_tokens": 2, "stream": True}
+async def _ask(site: ProcessSite, kind: str, prompt: list[int], options: argparse.Namespace) -> Turn:
+    body = {"model": options.model, "prompt": prompt, "temperature": 0, "max_tokens": 2, "stream": True}
     reply = await site.client.post(f"{site.routers[kind]}/v1/completions", json=body)
     assert reply.status_code == 200 and "[DONE]" in reply.text, reply.text[:300]
     await site.wait_quiet(60.0)
@@ -45,7 +45,8 @@ async def _ask(site: ProcessSite, kind: str, prompt: list[int]) -> Turn:
 async def bench(options: argparse.Namespace) -> None:
     """Prints a table."""
     rng, sizes = random.Random(7), [int(size) for size in options.tokens.split(",")]
-    common = f"--threads 1 --max-batch-tokens {options.chunk} --no-prefix-cache --push-least-tokens {options.chunk}"
+    common = f"{options.engine} --model {options.model} --threads 1 --no-prefix-cache"
+    common += f" --max-batch-tokens {options.chunk} --push-least-tokens {options.chunk}"
     flags = ("--mode", "push", "--prefill-s", "500", "--first-token-s", "500")
     kinds = {"at once": (), "late": ("--decode-lead-s", str(options.lead))}
     turns: dict[str, list[Turn]] = {kind: [] for kind in kinds}
@@ -56,7 +57,7 @@ async def bench(options: argparse.Namespace) -> None:
         for turn in range(-LEARNING, options.requests):
             prompt = [rng.randrange(1000, 9000) for _ in range(sizes[turn % len(sizes)])]
             for kind in list(kinds)[:: -1 if turn % 2 else 1]:
-                took = await _ask(site, kind, prompt)
+                took = await _ask(site, kind, prompt, options)
                 if turn >= 0:
                     turns[kind].append(took)
                     print(f"{turn:3} {len(prompt):5} {kind:8} {took}", flush=True)
@@ -79,6 +80,8 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=64, help="tokens of one step of prefill")
     parser.add_argument("--requests", type=int, default=12, help="requests of each kind")
     parser.add_argument("--lead", type=float, default=0.1, help="decode_lead_s")
+    parser.add_argument("--model", default="smollm2-135m", help="of all engines")
+    parser.add_argument("--engine", default="", help="more flags of all engines: --device cuda, for instance")
     asyncio.run(bench(parser.parse_args()))
 
 

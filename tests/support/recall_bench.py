@@ -23,7 +23,7 @@ async def _turn(
     site: ProcessSite, kind: str, prompt: list[int], options: argparse.Namespace
 ) -> tuple[list[int], float]:
     """The answer, and milliseconds of prefill's leg."""
-    body = {"model": "smollm2-135m", "prompt": prompt, "temperature": 0, "max_tokens": options.answer}
+    body = {"model": options.model, "prompt": prompt, "temperature": 0, "max_tokens": options.answer}
     body |= {"return_token_ids": True, "ignore_eos": True}
     reply = await site.client.post(f"{site.routers[kind]}/v1/completions", json=body)
     assert reply.status_code == 200, reply.text[:300]
@@ -34,7 +34,10 @@ async def _turn(
 async def bench(options: argparse.Namespace) -> None:
     """Prints a table."""
     rng = random.Random(7)
-    common, flags = f"--threads 1 --max-batch-tokens {options.chunk}", ("--mode", "push", "--prefill-s", "500")
+    common, flags = (
+        f"{options.engine} --model {options.model} --threads 1 --max-batch-tokens {options.chunk}",
+        ("--mode", "push", "--prefill-s", "500"),
+    )
     took: dict[str, list[float]] = {kind: [] for kind in KINDS}
     async with ProcessSite(Path(tempfile.mkdtemp())) as site:
         recalls = "--recall-wait-for-s 10"
@@ -71,6 +74,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4, help="turns of a conversation")
     parser.add_argument("--conversations", type=int, default=4, help="conversations of each kind")
     parser.add_argument("--chunk", type=int, default=256, help="tokens of one step of prefill")
+    parser.add_argument("--model", default="smollm2-135m", help="of all engines")
+    parser.add_argument("--engine", default="", help="more flags of all engines: --device cuda, for instance")
     asyncio.run(bench(parser.parse_args()))
 
 

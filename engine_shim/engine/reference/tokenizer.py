@@ -55,7 +55,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`; special tokens written out in the text become their ids."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # As a batch of one, since `encode` also finds where each token stands in the text: a quarter of its time.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def least_tokens(self, text: str) -> int:
