@@ -20,7 +20,9 @@ from fastapi import FastAPI
 
 from engine_shim.build_kitchen import Kitchen
 from engine_shim.settings import ShimSettings, read_settings
-from router.contract.errors import AddressTaken, DeploymentError, EngineDown, TandemError
+from router.contract.errors import DeploymentError, EngineDown, TandemError
+from router.process.descriptors import make_room
+from router.process.listeners import listen
 
 # The engine and the writer share the interpreter with the event loop: a short switch interval keeps a token or a notice
 # from waiting behind a burst of Python in another thread.
@@ -34,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname).1s %(name)s %(message)s")
         logging.getLogger("httpx").setLevel(logging.WARNING)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        make_room()
         # The address is taken before the weights are loaded, so that a taken port is told at once.
         listener = listen(settings.host, settings.port)
         opening = _vllm(settings, listener) if settings.engine == "vllm" else _reference(settings, listener)
@@ -43,22 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error.message, file=sys.stderr)  # noqa: T201 - the sentence for the operator
         return 2 if isinstance(error, DeploymentError) else 1
     return 0
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises AddressTaken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise AddressTaken(
-            f"Cannot listen on {host}:{port} ({error.strerror}); stop what listens there or choose another --port."
-        ) from error
-    return listener
 
 
 class _Server(uvicorn.Server):

@@ -82,9 +82,9 @@ def _serve(settings: Settings, read: Callable[[], Settings], config: str | None)
     try:
         from router.build import serve  # noqa: PLC0415 - half a second that `--help` must not cost
         from router.governor import Again  # noqa: PLC0415
+        from router.process.listeners import listen, listen_together  # noqa: PLC0415
         from router.watched import WatchedFiles  # noqa: PLC0415
         from router.workers.figures import Place  # noqa: PLC0415
-        from router.workers.listeners import listen, listen_together  # noqa: PLC0415
         from router.workers.supervisor import Supervisor  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingDependency(f"The router needs {error.name}; install tandem-router[router].") from error

@@ -34,7 +34,6 @@ from router.build_sharing import build_sharing
 from router.core.aliases import read_aliases
 from router.core.pulse import PulseRules
 from router.core.trace import Sampler
-from router.descriptors import make_room
 from router.discovery.listings import listings_of
 from router.discovery.servers import Servers
 from router.driver.orders import OrderPlace
@@ -50,6 +49,7 @@ from router.observe.requestlog import RequestLog
 from router.observe.telemetry import Telemetry, Told
 from router.observe.tracing import Tracing, build_tracing
 from router.placing import build_hints
+from router.process.descriptors import make_room
 from router.settings import MODES, Settings
 from router.store.connection import StoreClient, connect
 from router.store.fleet import FleetStore

@@ -13,8 +13,8 @@ from router.bench.mock_behaviour import Behaviour
 from router.bench.mock_engine import MockEngine
 from router.build import Parts, build_parts, build_server
 from router.contract.instance import Role
+from router.process.listeners import listen
 from router.settings import Settings, check
-from router.workers.listeners import listen
 
 PATH = "/v1/completions"
 BODY = {"model": "m", "prompt": "hi"}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import psutil
 import pytest
 
 from router.cli.local_fleet import free_port
+from router.process.descriptors import ROOM
+from tests.support.descriptors import size_of_table
 
 pytestmark = [pytest.mark.needs("model", "nixl", "redis"), pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[3]
@@ -79,6 +82,9 @@ def test_an_answer_whose_kv_cache_was_pushed_then_a_clean_end(tmp_path):
         names = [" ".join(child.cmdline()) for child in children]
         assert sum("engine_shim" in name for name in names) == 2
         assert len(children) == 4
+        servers = [child.pid for child, name in zip(children, names, strict=True) if "valkey" not in name]
+        room = min(ROOM, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        assert len(servers) == 3 and all(size_of_table(pid) >= room for pid in servers)
         text, request_id = ask(url)
         assert len(text.split()) > 3
         moves = {line["stage"] for line in story_with(tmp_path, request_id, "WriterDone")}

@@ -13,8 +13,8 @@ from router.discovery import server as server_module
 from router.driver import attempt as attempt_module
 from router.driver import lease_guard as lease_guard_module
 from router.driver import mend as mend_module
+from router.process.listeners import listen
 from router.settings import Settings, check
-from router.workers.listeners import listen
 from tests.support.routers import PATH, until
 from tests.support.vllm_servers import VllmServer, Wire
 

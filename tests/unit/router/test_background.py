@@ -7,8 +7,8 @@ from router import background, build
 from router.background import Background
 from router.contract.errors import BadSettings, Impossible
 from router.driver.watch import FleetWatch
+from router.process.listeners import listen
 from router.settings import Settings
-from router.workers.listeners import listen
 
 
 async def failing(error: Exception) -> None:

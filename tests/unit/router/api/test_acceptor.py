@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from router.api.acceptor import AT_ONCE, Acceptor
-from router.workers.listeners import listen
+from router.process.listeners import listen
 
 
 class Guest(asyncio.Protocol):

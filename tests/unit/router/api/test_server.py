@@ -8,7 +8,7 @@ import uvloop
 
 from router.api import server as module
 from router.api.server import Server
-from router.workers.listeners import listen
+from router.process.listeners import listen
 
 
 class Router:

@@ -5,22 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from router.descriptors import make_room
-
-
-def size_of_table() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("FDSize"))
+from router.process.descriptors import make_room
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the size of the table")
 def test_the_table_has_grown_before_it_is_needed():
     code = (
-        "import resource, router.descriptors as d, tests.unit.router.test_descriptors as t\n"
+        "import resource, router.process.descriptors as d, tests.support.descriptors as t\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
         "print(t.size_of_table(), d.make_room(1024), t.size_of_table(), d.make_room())\n"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     said = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
     before, made, after, most = map(int, said.split())
     assert before < 1024 == made <= after

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from router.contract.errors import AddressTaken
-from router.workers.listeners import listen, listen_together
+from router.process.listeners import listen, listen_together
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])

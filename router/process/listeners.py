@@ -46,7 +46,7 @@ def _listen(host: str, port: int, *, shared: bool) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         raise AddressTaken(
-            f"Cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or --port."
+            f"Cannot listen on {host}:{port} ({error.strerror or error}); choose another --port or --host."
         ) from error
     listener.setblocking(False)
     return listener
