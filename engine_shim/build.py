@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import socket
 import time
 from asyncio import Future
@@ -45,7 +46,9 @@ from engine_shim.serve.app import build_app
 from engine_shim.serve.side_channel import side_channel
 from engine_shim.settings import ShimSettings
 from engine_shim.step_gate import StepGate
+from engine_shim.visible_gpus import see_only
 from router.contract.errors import EngineDown
+from router.contract.gpus import gpu_numbers
 from router.contract.ids import EngineId
 from router.contract.kv import KVOrder, Region
 from router.contract.seal import Seal
@@ -57,12 +60,16 @@ ENDPOINTS = ("/tokenize", "/detokenize")
 def load_engine(settings: ShimSettings) -> ReferenceEngine:
     """The engine, with its weights in memory, here or in ranks. Raises ModelUnusable, BadSettings or RankGone."""
     opening = open_engine if settings.ep == 1 else open_ranked_engine
+    gpus = gpu_numbers(settings.devices)
+    if gpus:
+        see_only(gpus, os.environ)
     return opening(
         ReferenceSettings(
             model=settings.model,
             name=settings.model_name,
             dtype=settings.dtype,
             device=settings.device,
+            num_gpus=len(gpus),
             block_tokens=settings.block_tokens,
             kv_bytes=settings.kv_bytes,
             kv_order=KVOrder(settings.kv_order),

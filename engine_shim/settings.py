@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from router.contract.errors import BadSettings
+from router.contract.gpus import gpu_numbers
 from router.contract.hosts import Reach, reach_of
 from router.contract.instance import Role
 from router.contract.seal import KEY_VARIABLE, check_key
@@ -46,6 +47,10 @@ class ShimSettings:
     model: str = _setting("smollm2-135m", "checkpoint: a directory, a .gguf file, or smollm2-135m")
     model_name: str = _setting("", "served model name; default: from the checkpoint")
     device: str = _setting("cpu", "where the engine runs", ["cpu", "cuda"])
+    devices: str = _setting(
+        "",
+        "GPUs by number, such as 2,3: the engine is on the first; with --ep, ranks go round; default: 0, or one a rank",
+    )
     dtype: str = _setting("", "weights and KV cache; default: float32 on cpu, bfloat16 on cuda")
     numerics: str = _setting("fast", "fast, or invariant: results independent of batching", ["fast", "invariant"])
     block_tokens: int = _setting(16, "tokens per KV block")
@@ -144,6 +149,8 @@ def _check_ranges(settings: ShimSettings) -> None:
     for name, least in (("staging_bytes", LEAST_STAGING_BYTES), ("recall_least_tokens", 1)):
         if 0 != getattr(settings, name) < least:
             raise BadSettings(f"--{_flag(name)} must be 0 or at least {least}, not {getattr(settings, name)}.")
+    if gpu_numbers(settings.devices) and (settings.engine != "reference" or settings.device != "cuda"):
+        raise BadSettings("--devices is for the reference engine with --device cuda; vLLM reads CUDA_VISIBLE_DEVICES.")
 
 
 def _check_vllm(settings: ShimSettings) -> None:

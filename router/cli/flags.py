@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from router.cli.setup import EngineChoice
+from router.contract.gpus import gpu_numbers
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -24,11 +25,17 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model-name", metavar="NAME", help="served name; without it, the engine's own")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where engines compute")
+    add(
+        "--devices",
+        metavar="N,N,...",
+        help="GPUs by number, dealt to engines in turn; without it each begins with GPU 0",
+    )
     add("--numerics", choices=("fast", "invariant"), default="fast", help="engines' floating-point order")
     add("--block-tokens-prefill", type=int, metavar="N", help="tokens a KV block of prefill engines")
     add("--block-tokens-decode", type=int, metavar="N", help="tokens a KV block of other engines")
     add("--kv-bytes", type=int, metavar="N", help="KV cache of each engine, bytes")
     add("--ep", type=int, metavar="N", help="expert ranks of each engine, for mixture-of-experts models; without it 1")
+    add("--expert-transport", choices=("nixl", "nvlink"), help="how rows travel between expert ranks; without it nixl")
     add("--threads", type=int, metavar="N", help="threads of each engine; without it, the cores divided by the engines")
 
 
@@ -44,4 +51,6 @@ def engine_choice_of(options: argparse.Namespace) -> EngineChoice:
         kv_bytes=options.kv_bytes,
         threads=options.threads,
         ep=options.ep,
+        devices=gpu_numbers(options.devices or ""),
+        expert_transport=options.expert_transport,
     )

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from router.cli.setup import DEFAULT_MODEL, SEEDED_MODELS, SetUp
+from router.cli.setup import DEFAULT_MODEL, SEEDED_MODELS, EngineChoice, SetUp
 from router.contract.errors import AddressTaken, BadSettings, DeploymentError, MissingDependency, ModelUnusable
 from router.store.connection import SCHEMES, shown
 from router.store.embedded import find_server
@@ -28,6 +28,7 @@ def check(setup: SetUp) -> None:
         DeploymentError: the Redis of `setup.store` cannot be reached.
     """
     _check_counts(setup)
+    _check_ranks(setup.engine)
     check_address(setup.host, setup.port)
     _check_model(setup.engine.model)
     _check_packages(setup)
@@ -56,10 +57,20 @@ def check_address(host: str, port: int) -> None:
 def _check_counts(setup: SetUp) -> None:
     if min(setup.prefill, setup.decode, setup.both) < 0:
         raise BadSettings("The numbers of engines cannot be negative; see 'tandem up --help'.")
-    if setup.engine.ep is not None and setup.engine.ep < 1:
-        raise BadSettings(f"--ep must be at least 1, not {setup.engine.ep}.")
     if not setup.both and not (setup.prefill and setup.decode):
         raise BadSettings("Nothing could serve: give at least --prefill 1 --decode 1, or --both 1.")
+
+
+def _check_ranks(engine: EngineChoice) -> None:
+    """Expert ranks and GPUs fit each other, as far as can be known without looking at the GPUs."""
+    if engine.ep is not None and engine.ep < 1:
+        raise BadSettings(f"--ep must be at least 1, not {engine.ep}.")
+    if engine.devices and engine.device != "cuda":
+        raise BadSettings("--devices names GPUs, which need --device cuda.")
+    if engine.expert_transport is not None and (engine.ep or 1) == 1:
+        raise BadSettings("--expert-transport says how rows travel between expert ranks; use --ep 2 or more.")
+    if engine.expert_transport == "nvlink" and engine.device != "cuda":
+        raise BadSettings("--expert-transport nvlink needs GPUs; use --device cuda, or --expert-transport nixl.")
 
 
 def _check_model(model: str) -> None:

@@ -46,6 +46,10 @@ class EngineChoice:
     """Of each engine; None shares the machine's cores evenly."""
     ep: int | None = None
     """Processes of each engine that share the model's experts."""
+    devices: tuple[int, ...] = ()
+    """GPUs by number, of which engines get theirs in turn; none: each begins with the first."""
+    expert_transport: str | None = None
+    """How rows travel between those processes."""
     progressive: bool = True
     """KV cache is pushed while prefill still computes."""
     post_between_steps: bool = False
@@ -95,11 +99,22 @@ class SetUp:
 
 def engine_programs(setup: SetUp, store_url: str) -> tuple[Program, ...]:
     """Return the engines' Programs, named by role and number: `prefill-0`, `decode-0`, `both-0`, …"""
-    return tuple(
-        _engine_program(setup, store_url, role, index)
+    engines = [
+        (role, index)
         for role, count in ((Role.PREFILL, setup.prefill), (Role.DECODE, setup.decode), (Role.BOTH, setup.both))
         for index in range(count)
+    ]
+    return tuple(
+        _engine_program(setup, store_url, (role, index), gpus_of(setup.engine, number))
+        for number, (role, index) in enumerate(engines)
     )
+
+
+def gpus_of(choice: EngineChoice, number: int) -> tuple[int, ...]:
+    """The GPUs of engine `number` of all: one a rank, dealt in turn and beginning again where there are not enough."""
+    ranks = choice.ep or 1
+    dealt = (choice.devices[(number * ranks + rank) % len(choice.devices)] for rank in range(ranks) if choice.devices)
+    return tuple(dict.fromkeys(dealt))
 
 
 def router_program(setup: SetUp, store_url: str, engine_urls: Sequence[str] = ()) -> Program:
@@ -117,8 +132,8 @@ def router_program(setup: SetUp, store_url: str, engine_urls: Sequence[str] = ()
     return Program("router", argv, failure=RouterError, env={KEY_VARIABLE: setup.deployment_key})
 
 
-def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Program:
-    engine = setup.engine
+def _engine_program(setup: SetUp, store_url: str, who: tuple[Role, int], gpus: tuple[int, ...]) -> Program:
+    engine, (role, index) = setup.engine, who
     block_tokens = engine.block_tokens_prefill if role is Role.PREFILL else engine.block_tokens_decode
     flags = {
         "--role": role.value,
@@ -131,10 +146,12 @@ def _engine_program(setup: SetUp, store_url: str, role: Role, index: int) -> Pro
         "--model": engine.model,
         "--model-name": engine.model_name,
         "--device": engine.device,
+        "--devices": ",".join(map(str, gpus)) or None,
         "--numerics": engine.numerics,
         "--block-tokens": _text(block_tokens),
         "--kv-bytes": _text(engine.kv_bytes),
         "--ep": _text(engine.ep),
+        "--expert-transport": engine.expert_transport,
         "--threads": str(setup.threads_per_engine),
         "--namespace": setup.namespace,
     }

@@ -21,6 +21,7 @@ import torch
 
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks.meeting import Card
+from engine_shim.engine.ranks.shared_memory import Handle
 from engine_shim.engine.reference.batch import Chunk
 from engine_shim.engine.reference.expert_share import ExpertShare
 from engine_shim.engine.reference.settings import ReferenceSettings
@@ -36,10 +37,11 @@ class Start:
     """Name of this start of the group; agents carry it, so that an earlier group's notices are nobody's."""
     share: ExpertShare
     settings: ReferenceSettings
+    device: torch.device
+    """Where this rank computes."""
     layout: KVLayout
-    kv: int | torch.Tensor
-    """The engine's KV cache, shared by all ranks of its host: a file descriptor, or memory of the GPU on which all of
-    them compute, which travels as a handle."""
+    kv: Handle
+    """The engine's KV cache, shared by all ranks of its host."""
     num_positions: int
 
 

@@ -7,9 +7,12 @@ import os
 import uuid
 from dataclasses import dataclass, replace
 
+import torch
+
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks.meeting import kernels_for
 from engine_shim.engine.ranks.messages import Start
+from engine_shim.engine.ranks.placement import Wish, place_ranks
 from engine_shim.engine.ranks.processes import RankProcesses
 from engine_shim.engine.ranks.ranked_model import RankedModel
 from engine_shim.engine.ranks.shared_memory import Memory, share_memory
@@ -81,6 +84,7 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
         rank=0,
         group=f"experts-{uuid.uuid4().hex}",
         share=share,
+        device=device,
         settings=replace(settings, num_threads=max(threads // settings.num_ranks, 1)),
         layout=layout,
         kv=0,
@@ -89,10 +93,22 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
     if settings.expert_transport is ExpertTransport.NVLINK:
         # Built here, once, and found ready by all ranks.
         kernels_for(settings)
-    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device))
+    devices = _devices_of_ranks(settings, device)
+    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device), devices)
     processes.start()
     outer = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics), Holding(layers=False))
     checkpoint.hashes.update(processes.hashes)
     weights = replace(outer, digest=checkpoint.digest())
     ranks = OpenRanks(processes, RankedModel(processes, weights.head, dtype, device))
     return ReferenceEngine(config, weights, Tokenizer.load(path), settings, ranks)
+
+
+def _devices_of_ranks(settings: ReferenceSettings, own: torch.device) -> list[torch.device]:
+    """Where each rank computes, of an engine on `own`. Raises BadSettings."""
+    if own.type == "cpu":
+        return [own] * settings.num_ranks
+    addressed = settings.expert_transport is ExpertTransport.NVLINK
+    wish = Wish(settings.num_ranks, own.index, settings.num_gpus, addressed)
+    gpus = place_ranks(wish, torch.cuda.device_count(), torch.cuda.can_device_access_peer)
+    log.info("Expert ranks compute on GPUs %s.", ", ".join(map(str, gpus)))
+    return [torch.device("cuda", gpu) for gpu in gpus]

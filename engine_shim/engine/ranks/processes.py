@@ -19,6 +19,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn, TypeVar
 
+import torch
+
 from engine_shim.engine.ranks.messages import (
     Compute,
     Computed,
@@ -49,8 +51,10 @@ class RankProcesses:
     """All ranks of one engine. One thread uses it."""
 
     plan: Start
-    """What all ranks are told; `rank` and `group` are filled in."""
+    """What all ranks are told; what differs between them is filled in."""
     kv: SharedMemory
+    devices: Sequence[torch.device]
+    """Where each rank computes."""
     num_restarts: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
     """Digest of every tensor that any rank has read."""
@@ -71,7 +75,9 @@ class RankProcesses:
         group = f"{self.plan.group}.{self._generation}"
         self._spawn()
         for number, connection in enumerate(self._connections):
-            connection.send(replace(self.plan, rank=number, group=group, kv=self.kv.handle))
+            device = self.devices[number]
+            kv = self.kv.handle_for(device)
+            connection.send(replace(self.plan, rank=number, group=group, device=device, kv=kv))
         joining = self._all(Joining, START_FOR_S)
         self.pids = [one.pid for one in joining]
         self._tell(Together({number: one.card for number, one in enumerate(joining)}))

@@ -80,7 +80,9 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     torch.set_num_threads(max(settings.num_threads, 1))
     checkpoint = SafetensorsCheckpoint(locate(settings.model))
     dtype = TORCH_DTYPES[start.layout.dtype]
-    device = start.kv.device if isinstance(start.kv, torch.Tensor) else torch.device("cpu")
+    device = start.device
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     shape = expert_shape(checkpoint.config, dtype, start.share)
     meeting = meeting_of(shape, start.rank, start.group, device, settings)
     connection.send(Joining(meeting.card, meeting.buffer_bytes, os.getpid()))
@@ -90,7 +92,7 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     kernels = kernels_of(settings.numerics)
     weights = load_weights(checkpoint, dtype, device, kernels, Holding(group))
     model = Model(checkpoint.config, weights, start.num_positions, kernels)
-    cache = KVCache(start.layout, device, map_memory(start.kv, start.layout.total_bytes))
+    cache = KVCache(start.layout, device, map_memory(start.kv, start.layout.total_bytes, device))
     if settings.numerics is Numerics.INVARIANT:
         check_invariance(model, start.layout, start.num_positions, device)
     compute = _computing(model, cache, in_halves=settings.expert_overlap)

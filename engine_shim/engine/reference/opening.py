@@ -69,7 +69,13 @@ def device_of(settings: ReferenceSettings) -> torch.device:
         return device
     if not torch.cuda.is_available():
         raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
-    return torch.device("cuda", device.index or 0)
+    first, wanted, found = device.index or 0, max(settings.num_gpus, 1), torch.cuda.device_count()
+    if first + wanted > found:
+        raise ModelUnusable(
+            f"{wanted} GPUs from number {first} on were asked for, and torch finds {found}, counted from 0; "
+            "name others with --devices."
+        )
+    return torch.device("cuda", first)
 
 
 def dtype_of(settings: ReferenceSettings, device: torch.device) -> torch.dtype:

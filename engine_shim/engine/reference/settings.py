@@ -41,6 +41,8 @@ class ReferenceSettings:
     """Served model name; empty: the last part of `model`."""
     device: str = "cpu"
     """`cpu`, `cuda` or `cuda:N`."""
+    num_gpus: int = 0
+    """GPUs from `device` on that must be there and that the ranks share; 0: those that are, at most one a rank."""
     dtype: str = ""
     """Weights and KV cache: float32, bfloat16 or float16; empty: float32 on CPU, bfloat16 on CUDA."""
     block_tokens: int = 16
@@ -79,13 +81,20 @@ class ReferenceSettings:
         for name in ("block_tokens", "max_num_seqs", "max_batch_tokens", "num_ranks"):
             if getattr(self, name) < 1:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("num_blocks", "kv_bytes", "max_context_tokens", "num_threads"):
+        for name in ("num_blocks", "kv_bytes", "max_context_tokens", "num_threads", "num_gpus"):
             if getattr(self, name) < 0:
                 raise BadSettings(f"Engine setting {name} is {getattr(self, name)}; it must not be negative.")
         if self.expert_overlap and self.num_ranks == 1:
             raise BadSettings("Nothing travels within one rank, so nothing can be overlapped; use --ep 2 or more.")
         if self.expert_transport is ExpertTransport.NVLINK and self.device == "cpu":
             raise BadSettings("Experts over NVLink need GPUs; use --device cuda, or --expert-transport nixl.")
+        if self.expert_transport is ExpertTransport.NVLINK and self.num_ranks == 1:
+            raise BadSettings("Nothing travels within one rank, over NVLink or otherwise; use --ep 2 or more.")
+        if self.num_gpus > self.num_ranks:
+            raise BadSettings(
+                f"--devices names {self.num_gpus} GPUs for {self.num_ranks} expert ranks, so some would be idle; name "
+                "fewer, or raise --ep."
+            )
         if self.dtype not in ("", "float32", "bfloat16", "float16"):
             raise BadSettings(f"Engine dtype {self.dtype!r} is unknown; use float32, bfloat16 or float16.")
         if self.numerics is Numerics.INVARIANT and KEY_TILE % self.block_tokens:

@@ -8,14 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from engine_shim.engine.port import SequenceFailed, TokensOut
+from engine_shim.engine.ranks import shared_memory
 from engine_shim.engine.ranks.opening import open_ranked_engine
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import ExpertTransport, Numerics, ReferenceSettings
 from engine_shim.experts.shape import ExpertNumerics
+from engine_shim.fabric.mapping import CudaMapper
 from router.contract.errors import RankGone
+from router.contract.kv import Region
 from tests.support.nvlink_groups import LIBRARY_VARIABLE
 from tests.support.tiny_models import ask
 
@@ -77,6 +81,23 @@ def test_greedy_tokens_are_those_of_one_rank(model: str, dtype: str) -> None:
     ):
         with engine_of(model, ranks, dtype, expert_transport=transport, expert_overlap=overlap) as engine:
             assert greedy(engine, PROMPTS) == alone, (ranks, transport)
+
+
+@pytest.mark.parametrize("transport", list(ExpertTransport))
+def test_ranks_on_another_gpu_address_the_cache(transport: ExpertTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of("tiny-moe", 1, "float32") as engine:
+        alone = greedy(engine, PROMPTS)
+    # With one GPU, its ranks reach the cache as those of another one would.
+    monkeypatch.setattr(shared_memory.SharedMemory, "handle_for", lambda self, _device: card_of(self.memory))
+    with engine_of("tiny-moe", 4, "float32", expert_transport=transport) as engine:
+        devices = engine._ranks.processes.devices  # type: ignore[union-attr]
+        assert len(set(devices)) == min(4, torch.cuda.device_count())
+        assert greedy(engine, PROMPTS) == alone
+
+
+def card_of(memory: torch.Tensor) -> bytes:
+    region = Region(memory.data_ptr(), memory.numel(), "cuda", memory.device.index)
+    return CudaMapper(region).card()
 
 
 def test_de_duplicated_tokens_are_the_same_on_both_transports() -> None:

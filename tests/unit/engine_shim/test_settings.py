@@ -35,6 +35,8 @@ def test_json_files_are_read_and_defaults_stay(tmp_path: Path) -> None:
         ({"TANDEM_SHIM_RECALL_LEAST_TOKENS": "-1"}, "--recall-least-tokens must be 0 or at least 1"),
         ({"TANDEM_SHIM_RECALL_WAIT_FOR_S": "0"}, "--recall-wait-for-s must be more than 0 seconds"),
         ({"TANDEM_SHIM_LEASE_FOR_S": "0"}, "--lease-for-s must be more than 0 seconds"),
+        ({"TANDEM_SHIM_DEVICES": "cuda:1", "TANDEM_SHIM_DEVICE": "cuda"}, "--devices must be numbers of GPUs"),
+        ({"TANDEM_SHIM_DEVICES": "1"}, "--devices is for the reference engine with --device cuda"),
         ({"TANDEM_SHIM_LEASE_FOR_S": "nan"}, "--lease-for-s must be a number of seconds"),
         ({"TANDEM_SHIM_DRAIN_FOR_S": "-1"}, "--drain-for-s must be a number of seconds"),
         ({"TANDEM_SHIM_KV_WAIT_FOR_S": "inf"}, "--kv-wait-for-s must be a number of seconds"),

@@ -17,6 +17,8 @@ def test_every_flag_reaches_the_choice():
     words = "--model-name n --device cuda --numerics invariant --block-tokens-prefill 8 --block-tokens-decode 32"
     options = parser().parse_args([*words.split(), "--kv-bytes", "9", "--threads", "2"])
     assert engine_choice_of(options) == EngineChoice("m", "n", "cuda", "invariant", 8, 32, 9, 2)
+    options = parser().parse_args(["--ep", "4", "--devices", "0,2", "--expert-transport", "nvlink"])
+    assert engine_choice_of(options) == EngineChoice("m", ep=4, devices=(0, 2), expert_transport="nvlink")
 
 
 def test_help_shows_defaults_only_where_there_are_some():

@@ -45,6 +45,26 @@ def test_counts_that_cannot_serve(model, port, counts):
         preflight.check(setup_of(model, port, prefill=prefill, decode=decode, both=both))
 
 
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({"ep": 0}, "--ep must be at least 1"),
+        ({"devices": (0, 1)}, "--devices names GPUs, which need --device cuda"),
+        ({"expert_transport": "nixl"}, "--expert-transport .* use --ep 2 or more"),
+        ({"expert_transport": "nvlink", "ep": 1, "device": "cuda"}, "--expert-transport .* use --ep 2 or more"),
+        ({"expert_transport": "nvlink", "ep": 2}, "--expert-transport nvlink needs GPUs; use --device cuda"),
+    ],
+)
+def test_expert_ranks_that_cannot_be(model, port, choice, sentence):
+    with pytest.raises(BadSettings, match=sentence):
+        preflight.check(SetUp(EngineChoice(model, **choice), port=port))
+
+
+def test_expert_ranks_that_can_be(model, port):
+    for choice in ({"ep": 2, "expert_transport": "nixl"}, {"ep": 2, "expert_transport": "nvlink", "device": "cuda"}):
+        preflight.check(SetUp(EngineChoice(model, **choice), port=port))
+
+
 def test_a_taken_port_is_named(model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from router.cli.setup import EngineChoice, SetUp, engine_programs, router_program
+from router.cli.setup import EngineChoice, SetUp, engine_programs, gpus_of, router_program
 from router.contract.instance import Mode
 
 
@@ -36,7 +36,31 @@ def test_engines_are_told_not_to_push_progressively_where_they_shall_not():
 
 def test_what_is_not_chosen_is_left_to_the_engine():
     (program, _) = engine_programs(SetUp(), "redis://s")
-    assert not {"--block-tokens", "--kv-bytes", "--model-name"} & set(flags_of(program))
+    unset = {"--block-tokens", "--kv-bytes", "--model-name", "--ep", "--expert-transport", "--devices"}
+    assert not unset & set(flags_of(program))
+
+
+def test_engines_are_told_how_their_expert_ranks_meet_and_on_which_gpus():
+    choice = EngineChoice(device="cuda", ep=2, devices=(0, 1, 2, 5), expert_transport="nvlink")
+    flags = [flags_of(program) for program in engine_programs(SetUp(choice, prefill=1, decode=2), "s")]
+    assert [each["--devices"] for each in flags] == ["0,1", "2,5", "0,1"]
+    assert {(each["--ep"], each["--expert-transport"]) for each in flags} == {("2", "nvlink")}
+
+
+@pytest.mark.parametrize(
+    ("devices", "ep", "dealt"),
+    [
+        ((), 4, [(), ()]),
+        ((3,), 2, [(3,), (3,)]),
+        ((0, 1), None, [(0,), (1,)]),
+        ((0, 1, 2, 3), 4, [(0, 1, 2, 3), (0, 1, 2, 3)]),
+        ((0, 1, 2), 2, [(0, 1), (2, 0)]),
+        ((0, 1, 2), 4, [(0, 1, 2), (1, 2, 0)]),
+    ],
+)
+def test_gpus_are_dealt_to_engines_in_turn(devices, ep, dealt):
+    choice = EngineChoice(devices=devices, ep=ep)
+    assert [gpus_of(choice, number) for number in range(2)] == dealt
 
 
 @pytest.mark.parametrize(
