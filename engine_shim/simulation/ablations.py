@@ -69,6 +69,10 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard(
             "pin_chunks", _I.KV_SAFE, "blocks of a prompt that is being computed are pinned before any is pushed"
         ),
+        Safeguard("cache_after_kv_ready", _I.RIGHT_KV, "seats enter the prefix cache only when all their KV is there"),
+        Safeguard(
+            "recall_has_own_id", _I.WRITE_ONCE, "what comes back for an attempt has an id beside the attempt's own"
+        ),
         Safeguard("drain_before_stopped", _I.SEATS_SAFE, "prefill says Stopped when none of its WRITEs is under way"),
     )
 }

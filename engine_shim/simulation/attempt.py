@@ -9,7 +9,7 @@ from engine_shim.simulation.network import Connection, Ending
 from router.contract.errors import Blame, LegBroken, LegError, LegUnreachable, PeerGone, TandemError
 from router.contract.ids import InstanceId, TransferId
 from router.contract.instance import Instance
-from router.contract.wire import DecodeHandoff, PrefillHandoff
+from router.contract.wire import DecodeHandoff, Keeper, PrefillHandoff
 from router.core.burden import Burden
 from router.core.intake import Intake
 from router.core.placement import Placement
@@ -65,7 +65,9 @@ class Attempt:
     def send_prefill(self, left_s: float) -> None:
         """The prefill leg is on its way."""
         assert self.placement.prefill is not None
-        handoff = PrefillHandoff(self.transfer_id)
+        kv = None if self.placement.keeper is None else self.placement.keeper.instance.kv
+        keeper = None if kv is None else Keeper(kv.engine_id, kv.side_channel_host, kv.side_channel_port)
+        handoff = PrefillHandoff(self.transfer_id, keeper)
         self._send(Blame.PREFILL, self.placement.prefill.instance, LegCall(handoff, self._exchange.ask.prompt, left_s))
 
     def send_decode(self, left_s: float) -> None:

@@ -16,6 +16,7 @@ from router.contract.rendezvous import Ticket
 from router.core.intake import Endpoint, Intake
 from router.core.lifecycle import START, Client, Edge, Node
 from router.core.placement import Placement, Refusal
+from router.core.prefix import ENDS
 
 if TYPE_CHECKING:
     from engine_shim.simulation.replica import Replica
@@ -30,7 +31,9 @@ class Attempts:
     def __init__(self, replica: Replica, ask: Ask) -> None:
         self.replica = replica
         self.ask = ask
-        self.intake = Intake(Endpoint.CHAT, b"x" * 64, "model", ask.prompt.streamed, "")
+        # Of a conversation the router knows the beginning again; it is as long as a mark needs.
+        talk = ask.prompt.conversation.encode() * ENDS[0]
+        self.intake = Intake(Endpoint.CHAT, b"x" * 64, "model", ask.prompt.streamed, "", prompt=talk)
         self._held: list[Token] = []
         self._rival: Rival | None = None
         self._attempt: Attempt | None = None

@@ -149,6 +149,7 @@ class DecodeSide:
                 case KVReady(transfer_id):
                     shim.tell("KVReady", transfer_id)
                     shim.engine.kv_ready(transfer_id)
+                    shim.recall.on_kv_ready(transfer_id)
                 case FreeSeats(transfer_id):
                     shim.tell("frees seats", transfer_id)
                     shim.engine.unpin(transfer_id)

@@ -18,6 +18,8 @@ from router.contract.ids import TransferId
 
 BLOCK_TOKENS = 16
 STEP_S = 0.03
+KEEPS = 0.25
+"""How often what prefill has computed is still in its cache afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,15 @@ class Prompt:
     cached: bool
     """Decode has all of it in its prefix cache."""
     streamed: bool
+    conversation: str = ""
+    """Its prompts begin alike, so that KV of one serves the next; empty: it belongs to none."""
+    last_tokens: int = BLOCK_TOKENS
+    """In its last block."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt."""
+        return (self.num_blocks - 1) * BLOCK_TOKENS + self.last_tokens
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +55,11 @@ class Sequence:
     num_computed: int = 0
     """Blocks of the prompt that prefill has computed."""
     num_out: int = 0
+
+    @property
+    def text(self) -> TransferId:
+        """What its KV is of: only prompts of one conversation have any in common."""
+        return TransferId(self.prompt.conversation) if self.prompt.conversation else self.transfer_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +126,14 @@ class ToyEngine:
         """Transfers whose blocks are pinned."""
         return len(self._pins)
 
-    def add(self, transfer_id: TransferId, purpose: Purpose, prompt: Prompt) -> None:
-        """The sequence is queued."""
-        self._waiting.append(Sequence(transfer_id, purpose, prompt))
+    def add(self, transfer_id: TransferId, purpose: Purpose, prompt: Prompt, *, ahead: bool = False) -> None:
+        """The sequence is queued, `ahead` of those that wait."""
+        self._waiting.insert(0 if ahead else len(self._waiting), Sequence(transfer_id, purpose, prompt))
         self._admit()
+
+    def num_cached(self, prompt: Prompt) -> int:
+        """Blocks of this prompt's beginning that need not be computed."""
+        return len(self.pool.find_cached(TransferId(prompt.conversation), prompt.num_blocks - 1))
 
     def abort(self, transfer_id: TransferId) -> None:
         """The sequence has ended without further events; its pin, if any, stays."""
@@ -143,6 +163,7 @@ class ToyEngine:
             return
         sequence.parked = False
         self._check_kv(sequence)
+        self._remember(sequence, sequence.prompt.num_tokens // BLOCK_TOKENS)
         self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
 
     def unpin(self, transfer_id: TransferId) -> None:
@@ -163,7 +184,7 @@ class ToyEngine:
             owner = (
                 f"{sequence.transfer_id}, recomputed" if sequence.purpose is Purpose.GENERATE else sequence.transfer_id
             )
-            blocks = self.pool.take(sequence.prompt.num_blocks, TransferId(owner))
+            blocks = self._reserve(sequence, TransferId(owner))
             if blocks is None:
                 return
             del self._waiting[0]
@@ -176,17 +197,39 @@ class ToyEngine:
             else:
                 self._seat(sequence)
 
+    def _reserve(self, sequence: Sequence, owner: TransferId) -> tuple[int, ...] | None:
+        """Blocks for its prompt, those in the prefix cache first; None when there are not enough."""
+        prompt, cached = sequence.prompt, tuple[int, ...]()
+        if prompt.conversation and sequence.purpose is not Purpose.GENERATE:
+            cached = self.pool.find_cached(sequence.text, prompt.num_blocks - 1)
+        self.pool.take_cached(cached, owner)
+        fresh = self.pool.take(prompt.num_blocks - len(cached), owner)
+        if fresh is None:
+            self.pool.give(cached)
+            return None
+        sequence.num_computed = len(cached)
+        return (*cached, *fresh)
+
+    def _remember(self, sequence: Sequence, num_blocks: int) -> None:
+        """The first blocks are in the prefix cache, for others of the conversation."""
+        if sequence.prompt.conversation:
+            for index in range(num_blocks):
+                self.pool.remember(sequence.blocks[index], (sequence.text, index))
+
     def _seat(self, sequence: Sequence) -> None:
-        num_tokens = sequence.prompt.num_blocks * BLOCK_TOKENS - 1
-        if sequence.prompt.cached:
+        prompt, end = sequence.prompt, sequence.prompt.num_tokens - 1
+        first = end if prompt.cached else sequence.num_computed * BLOCK_TOKENS
+        if prompt.cached:
             for index, block in enumerate(sequence.blocks):
-                self.pool.holds[block] = (sequence.transfer_id, index)
+                self.pool.holds[block] = (sequence.text, index)
+        if first == end:
             self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
         else:
             sequence.parked = True
             self._pins[sequence.transfer_id] = sequence.blocks
-        first_token = num_tokens if sequence.prompt.cached else 0
-        self._tell(Seated(sequence.transfer_id, sequence.blocks, (first_token, num_tokens)))
+        if "cache_after_kv_ready" in self._scene.off:
+            self._remember(sequence, prompt.num_tokens // BLOCK_TOKENS)
+        self._tell(Seated(sequence.transfer_id, sequence.blocks, (first, end)))
 
     def _compute_more(self, sequence: Sequence) -> None:
         """The next chunk of the prompt is computed after its share of the time."""
@@ -200,12 +243,14 @@ class ToyEngine:
         if self._running.get(transfer_id) is not sequence:
             return
         for index in range(sequence.num_computed, num_blocks):
-            self.pool.holds[blocks[index]] = (transfer_id, index)
+            self.pool.holds[blocks[index]] = (sequence.text, index)
         sequence.num_computed = num_blocks
+        if sequence.prompt.conversation and self._scene.rng.random() < KEEPS:
+            self._remember(sequence, min(num_blocks, sequence.prompt.num_tokens // BLOCK_TOKENS))
         if num_blocks == len(blocks):
             del self._running[transfer_id]
             self._pins[transfer_id] = blocks
-            self._tell(Prefilled(transfer_id, blocks, num_blocks * BLOCK_TOKENS))
+            self._tell(Prefilled(transfer_id, blocks, sequence.prompt.num_tokens))
             return
         if "pin_chunks" not in self._scene.off:
             self._pins[transfer_id] = blocks
@@ -226,9 +271,9 @@ class ToyEngine:
             self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
 
     def _check_kv(self, sequence: Sequence) -> None:
-        for index, block in enumerate(sequence.blocks):
+        for index, block in enumerate(sequence.blocks[: -(-(sequence.prompt.num_tokens - 1) // BLOCK_TOKENS)]):
             found = self.pool.holds.get(block)
-            if found != (sequence.transfer_id, index):
+            if found != (sequence.text, index):
                 what = f"block {index} of {sequence.transfer_id} holds {_content(found)}"
                 self._scene.violate(Invariant.RIGHT_KV, request_in(sequence.transfer_id), what)
                 return

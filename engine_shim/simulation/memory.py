@@ -24,6 +24,9 @@ class BlockPool:
         self.owner: dict[int, TransferId] = {}
         self.holds: dict[int, Content] = {}
         """What was last written; a block keeps it when it is freed, as memory does."""
+        self._cached: dict[Content, int] = {}
+        self._names: dict[int, Content] = {}
+        """The prefix cache: what the engine believes to be in blocks, and each block's entry there."""
 
     @property
     def num_taken(self) -> int:
@@ -37,10 +40,39 @@ class BlockPool:
         """
         if len(self._free) < num_blocks:
             return None
+        # What is cached goes last.
+        self._free.sort(key=lambda block: block not in self._names)
         taken = tuple(self._free.pop() for _ in range(num_blocks))
         for block in taken:
             self.owner[block] = owner
+            self.forget(block)
         return taken
+
+    def remember(self, block: int, content: Content) -> None:
+        """From here on the engine believes that `content` is in this block."""
+        self.forget(block)
+        self.forget(self._cached.get(content, -1))
+        self._cached[content], self._names[block] = block, content
+
+    def forget(self, block: int) -> None:
+        """This block is not in the prefix cache."""
+        self._cached.pop(self._names.pop(block, (TransferId(""), -1)), None)
+
+    def find_cached(self, text: TransferId, most_blocks: int) -> tuple[int, ...]:
+        """Blocks with the beginning of this text that belong to nobody, at most so many."""
+        found: list[int] = []
+        while len(found) < most_blocks:
+            block = self._cached.get((text, len(found)))
+            if block is None or block in self.owner:
+                break
+            found.append(block)
+        return tuple(found)
+
+    def take_cached(self, blocks: tuple[int, ...], owner: TransferId) -> None:
+        """These blocks, which `find_cached` has found, belong to `owner` from here on."""
+        for block in blocks:
+            self._free.remove(block)
+            self.owner[block] = owner
 
     def give(self, blocks: Iterable[int]) -> None:
         """The blocks belong to nobody; what was free already stays so."""

@@ -66,6 +66,22 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """Prefill has so many blocks of this prompt, and would take more from who keeps them."""
+
+    transfer_id: TransferId
+    num_cached: int
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """So many blocks will be written, under that id, to whoever registers; 0: no more than are there."""
+
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """A notice between shims, with both ends' starts."""
 

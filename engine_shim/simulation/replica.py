@@ -17,6 +17,7 @@ from router.contract.ledger import OpenTicket
 from router.core.burden import Burdens
 from router.core.fleet import EMPTY, Fleet, fold
 from router.core.intake import Intake
+from router.core.keepers import Keepers
 from router.core.placement import Desk, Placement, Refusal, Rules
 from router.core.recovery import Owners, closing, reason_of, whom_to_tell
 from router.core.timing import Deadlines
@@ -39,7 +40,8 @@ class Replica(Server):
         self.deadlines = Deadlines(pace.prefill_s, 0.0, pace.first_token_s, pace.next_token_s, 5.0, pace.total_s)
         self.journal = Journal(scene, self)
         self.live: dict[Connection, Exchange] = {}
-        self._desk = Desk(Rules(mode, learns=scene.late is not None, late=scene.late))
+        keepers = Keepers() if scene.returns else None
+        self._desk = Desk(Rules(mode, learns=scene.late is not None, late=scene.late, keepers=keepers))
         self._burdens = Burdens()
         self._fleet: Fleet = EMPTY
         self._named = False

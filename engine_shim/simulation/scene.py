@@ -37,6 +37,7 @@ class Pace:
     settle_s: float = 1.0
     connect_s: float = 2.0
     handshake_s: float = 2.0
+    recall_s: float = 1.5
     prefill_s: float = 5.0
     first_token_s: float = 8.0
     next_token_s: float = 4.0
@@ -61,6 +62,8 @@ class Scene:
     """Decode computes a prompt itself whose KV does not come."""
     hedge_after_s: float = inf
     """Routers ask a second pair when a prefill has not answered for so long."""
+    returns: bool = False
+    """Prefill is told which decode may keep KV of earlier turns, and fetches it."""
     late: LateChoice | None = None
     """When routers choose decode; None: with prefill."""
     memory: Memory = field(default_factory=Memory)

@@ -5,8 +5,6 @@ It mirrors `engine_shim.driver`: the same facts reach the same machines in the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine_shim.core.fates import Fate
 from engine_shim.engine.port import Purpose
 from engine_shim.simulation.acquaintances import Acquaintances
@@ -23,9 +21,12 @@ from engine_shim.simulation.messages import (
     PrefillAnswer,
     TakenBack,
     Token,
+    Wanted,
 )
 from engine_shim.simulation.network import Connection, Ending, Host, Server
 from engine_shim.simulation.prefill_side import PrefillSide, tell_peer
+from engine_shim.simulation.recall import Recall
+from engine_shim.simulation.running import Running
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import request_in
 from router.contract.errors import DeadlinePassed, Draining, PeerGone, RegistrationTimeout, StaleAttempt, TandemError
@@ -34,14 +35,6 @@ from router.contract.instance import Instance, KVIdentity, Load
 from router.contract.notices import Acknowledged, Granted, Left, Stopped
 from router.contract.rendezvous import PrefillDone
 from router.contract.wire import DecodeHandoff, PrefillHandoff
-
-
-@dataclass(eq=False, slots=True)
-class Running:
-    """A sequence that somebody waits for."""
-
-    call: LegCall
-    connection: Connection
 
 
 class Shim(Server):
@@ -60,6 +53,7 @@ class Shim(Server):
         self.journal = Journal(scene, self)
         self.prefill = PrefillSide(self)
         self.decode = DecodeSide(self)
+        self.recall = Recall(self)
         self.running: dict[TransferId, Running] = {}
         self._taken_back: set[TransferId] = set()
         """Attempts whose legs must not start any more."""
@@ -68,15 +62,15 @@ class Shim(Server):
     def num_held(self) -> int:
         """Whatever is not finished here: sequences, pins, Rendezvous."""
         tickets = self.prefill.desk.num_open + self.decode.desk.num_open
-        return len(self.running) + self.engine.num_sequences + self.engine.pool.num_taken + tickets
+        legs = len(self.running) + self.recall.num_held
+        return legs + self.engine.num_sequences + self.engine.pool.num_taken + tickets
 
     def describe_held(self) -> str:
         """The same in words."""
         tickets = self.prefill.desk.num_open + self.decode.desk.num_open
-        return (
-            f"{self.engine_id} holds {len(self.running)} legs, {self.engine.num_sequences} sequences, "
-            f"{self.engine.num_pins} pins, {self.engine.pool.num_taken} blocks, {tickets} Rendezvous"
-        )
+        held = f"{len(self.running) + self.recall.num_held} legs, {self.engine.num_sequences} sequences"
+        memory = f"{self.engine.num_pins} pins, {self.engine.pool.num_taken} blocks"
+        return f"{self.engine_id} holds {held}, {memory}, {tickets} Rendezvous"
 
     def tell(self, what: str, transfer_id: TransferId | None = None) -> None:
         """A line for the Story."""
@@ -95,26 +89,29 @@ class Shim(Server):
         match message:
             case LegCall() if not self.ready:
                 connection.send(self, Failure(Draining("This instance is shutting down; retry on another.")))
+            case LegCall(PrefillHandoff(keeper=None)):
+                self.begin_prefill(connection, message)
             case LegCall(PrefillHandoff()):
-                self._take_prefill(connection, message)
+                self.recall.fetch(connection, message)
             case LegCall():
                 self._take_decode(connection, message)
+            case Wanted():
+                self.recall.give(connection, message)
             case CancelCall(transfer_id, reason):
                 self.cancel(transfer_id, reason)
                 connection.send(self, TakenBack())
             case Hello(engine_id):
-                if self.acquaintances.welcome(engine_id):
-                    connection.send(self, Hello(self.engine_id))
-                else:
-                    connection.send(self, Failure(PeerGone("You have been declared dead here.")))
+                dead = Failure(PeerGone("You have been declared dead here."))
+                connection.send(self, Hello(self.engine_id) if self.acquaintances.welcome(engine_id) else dead)
 
     def on_message(self, connection: Connection, message: object) -> None:
         """A caller says nothing more after its call."""
 
     def on_lost(self, connection: Connection, ending: Ending) -> None:
         """Whoever has called has left: its sequence, if it still runs, is not wanted."""
+        self.recall.on_caller_lost(connection)
         for transfer_id, running in self.running.items():
-            if running.connection is connection:
+            if running.ear is connection:
                 del self.running[transfer_id]
                 self._end_early(transfer_id, running, "cancelled")
                 return
@@ -152,8 +149,9 @@ class Shim(Server):
             case TokenOut(transfer_id, index, is_last):
                 running = self.running.get(transfer_id)
                 self.scene.on_moment("token", self.name)
+                self.recall.end(transfer_id, "overtaken")
                 if running is not None:
-                    running.connection.send(self, Token(transfer_id, index, is_last))
+                    running.ear.send(self, Token(transfer_id, index, is_last))
                     if is_last:
                         del self.running[transfer_id]
             case Prefilling(transfer_id, blocks, num_tokens):
@@ -181,6 +179,7 @@ class Shim(Server):
 
     def leave(self) -> None:
         """It goes away for good: what runs fails, and peers hear of it when none of its copies runs."""
+        self.recall.leave()
         for transfer_id in list(self.running):
             self.fail(transfer_id, Draining("This instance is shutting down; retry on another."))
         if not self.copies.any_of(self):
@@ -202,11 +201,13 @@ class Shim(Server):
         """The sequence ends with this error; one that has ended already stays as it is."""
         running = self.running.pop(transfer_id, None)
         if running is not None:
-            running.connection.send(self, Failure(error))
+            running.ear.send(self, Failure(error))
             self._end_early(transfer_id, running, error.code)
 
     def on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
         """The KV of this sequence does not come: it fails, or by policy computes its prompt here."""
+        if self.recall.end(transfer_id, "failed"):
+            return
         if self.recomputes and not isinstance(error, RegistrationTimeout):
             self.scene.counts["recomputed"] += 1
             self.engine.recompute(transfer_id)
@@ -226,13 +227,14 @@ class Shim(Server):
 
     # Legs.
 
-    def _take_prefill(self, connection: Connection, call: LegCall) -> None:
+    def begin_prefill(self, connection: Connection, call: LegCall) -> None:
+        """The leg runs, or is refused."""
         transfer_id = call.handoff.transfer_id
         refused = transfer_id in self._taken_back or transfer_id in self.running
         if refused or not self.prefill.desk.on_leg(transfer_id, self.scene.now):
             connection.send(self, Failure(StaleAttempt("Decode has given this attempt up already.")))
             return
-        self._run(connection, call, Purpose.HOLD)
+        self.run(Running(call, connection), Purpose.HOLD)
 
     def _take_decode(self, connection: Connection, call: LegCall) -> None:
         assert isinstance(call.handoff, DecodeHandoff)
@@ -248,22 +250,23 @@ class Shim(Server):
             if failure is not None:
                 connection.send(self, Failure(failure))
                 return
-            self._run(connection, call, Purpose.RECEIVE)
+            self.run(Running(call, connection), Purpose.RECEIVE)
 
         self.acquaintances.ensure(handoff.prefill_engine_id, on_met)
 
-    def _run(self, connection: Connection, call: LegCall, purpose: Purpose) -> None:
-        transfer_id = call.handoff.transfer_id
+    def run(self, running: Running, purpose: Purpose, *, ahead: bool = False) -> None:
+        """The sequence is queued."""
+        call, transfer_id = running.call, running.call.handoff.transfer_id
         self.tell(f"{'prefill' if purpose is Purpose.HOLD else 'decode'} leg", transfer_id)
         self.scene.on_moment("leg", self.name)
-        running = self.running[transfer_id] = Running(call, connection)
+        self.running[transfer_id] = running
         self.scene.timeline.timer(call.left_s, self, self._on_deadline, transfer_id, running)
-        self.engine.add(transfer_id, purpose, call.prompt)
+        self.engine.add(transfer_id, purpose, call.prompt, ahead=ahead)
 
     def _on_prefilled(self, done: PrefillDone) -> None:
         running = self.running.pop(done.transfer_id, None)
         if running is not None:
-            running.connection.send(self, PrefillAnswer(self.engine_id, done))
+            running.ear.send(self, PrefillAnswer(self.engine_id, done))
         self.scene.on_moment("prefilled", self.name)
         # A leg that was taken back meanwhile is VOID: the table then answers with FreeKV.
         self.prefill.on_prefilled(done)

@@ -58,8 +58,8 @@ class Violation:
 
 
 def request_in(transfer_id: TransferId) -> str:
-    """The request behind a TransferId."""
-    return request_of(transfer_id)[0]
+    """The request behind a TransferId, or behind the id under which KV comes back for it."""
+    return request_of(TransferId(transfer_id.removesuffix(".recall")))[0]
 
 
 class Story:

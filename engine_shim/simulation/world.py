@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf
 
 from engine_shim.core.push import PushLimits
 from engine_shim.simulation.chaos import (
@@ -31,10 +30,12 @@ from engine_shim.simulation.shim import Shim
 from engine_shim.simulation.store import Shelf, Store
 from engine_shim.simulation.story import Invariant, StoryLine, Violation
 from engine_shim.simulation.timeline import Timeline
+from engine_shim.simulation.turns import NUM_BLOCKS, draw_turns
+from engine_shim.simulation.wishes import draw_prompt, draw_waits
 from router.contract.ids import Epoch, InstanceId, engine_id_of
 from router.contract.instance import Instance, KVIdentity, Mode, Role
 from router.contract.kv import KVLayout
-from router.contract.wire import NO_WAITS, Waits
+from router.contract.wire import NO_WAITS
 
 LAST_REQUEST_S = 8.0
 CALM_S = 7.0
@@ -97,6 +98,10 @@ class World:
             faults += draw_chunk_faults(self._chunks, ("store", *shims, *self._routers))
         self.scene.late, more = draw_late(self.seed, self._mode, ("store", *shims, *self._routers))
         faults += more
+        turns = draw_turns(self.seed, ("store", *shims, *self._routers))
+        if turns is not None:
+            self.scene.returns, self.scene.num_blocks = True, NUM_BLOCKS
+            faults += turns.faults
         for name in ("store", *shims, *self._routers):
             self._start(name)
         self._chaos = Chaos(faults, self._strike)
@@ -104,7 +109,10 @@ class World:
         for fault in self._chaos.timed:
             timeline.timer(fault.at_s, None, self._strike, fault, fault.host)
         for number in range(rng.randint(2, 4)):
-            self._expect(f"q{number + 1}", 0.3 + LAST_REQUEST_S * rng.random(), self._draw_prompt())
+            self._expect(f"q{number + 1}", 0.3 + LAST_REQUEST_S * rng.random(), draw_prompt(rng))
+        for at_s, prompt in () if turns is None else turns.prompts:
+            self._expect(f"q{len(self.clients) + 1}", 0.3 + at_s, prompt)
+        self._most_requests = max(MAX_REQUESTS, len(self.clients))
         self._calm_at = LAST_FAULT_S
         timeline.timer(self._calm_at, None, self._calm_down)
         self._probes: list[Client] = []
@@ -128,32 +136,15 @@ class World:
 
     # Requests.
 
-    def _draw_prompt(self) -> Prompt:
-        rng = self._rng
-        return Prompt(
-            num_blocks=rng.choice((1, 2, 3, 5)),
-            num_tokens_out=rng.choice((1, 2, 4, 8)),
-            prefill_for_s=rng.choice((0.01, 0.1, 0.5, 2.0, 3.0)),
-            cached=rng.random() < 0.08,
-            streamed=rng.random() < 0.8,
-        )
-
     def _expect(self, request: str, at_s: float, prompt: Prompt, *, is_probe: bool = False) -> Client:
         rng = self._rng
         leaves = not is_probe and rng.random() < 0.25
         total_s = self.scene.pace.total_s if is_probe or rng.random() < 0.7 else rng.choice((1.0, 3.0, 8.0))
-        ask = Ask(request, prompt, total_s, NO_WAITS if is_probe else self._draw_waits())
+        ask = Ask(request, prompt, total_s, NO_WAITS if is_probe else draw_waits(self._wishes))
         client = Client(self.scene, ask, rng.choice(self._routers), 4.0 * rng.random() if leaves else None)
         self.clients.append(client)
         self.scene.timeline.timer(at_s, client, client.start)
         return client
-
-    def _draw_waits(self) -> Waits:
-        """Some clients have less patience for a phase than the shims."""
-        rng = self._wishes
-        if rng.random() < 0.8:
-            return NO_WAITS
-        return Waits(rng.choice((0.2, 1.0, 3.0, inf)), rng.choice((0.2, 1.0, 3.0, inf)))
 
     # Hosts.
 
@@ -193,9 +184,9 @@ class World:
         scene = self.scene
         scene.counts[f"fault {fault.kind}"] += 1
         self._calm_at = max(self._calm_at, scene.now + fault.for_s)
-        if len(self.clients) < MAX_REQUESTS and self._rng.random() < 0.5:
+        if len(self.clients) < self._most_requests and self._rng.random() < 0.5:
             # In the wake of a fault, when others do not know of it yet.
-            self._expect(f"q{len(self.clients) + 1}", fault.for_s + 0.7 * self._rng.random(), self._draw_prompt())
+            self._expect(f"q{len(self.clients) + 1}", fault.for_s + 0.7 * self._rng.random(), draw_prompt(self._rng))
         self._excuse(name)
         scene.tell("chaos", fault.describe(name))
         process = scene.network.host(name).process

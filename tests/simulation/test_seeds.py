@@ -28,6 +28,8 @@ ROWS_RARELY_REACHED = {
     # Decode's queue lasts longer than prefill's lease, or prefill is taken back meanwhile.
     "SEATS QUEUED Stopped",
 }
+RECALLS = {f"recall: {result}" for result in ("taken", "nothing", "failed", "late", "not wanted", "overtaken")}
+"""What may come of KV that prefill wants back."""
 visited: Counter[str] = Counter()
 
 
@@ -49,3 +51,4 @@ def test_every_row_of_the_tables_has_been_visited() -> None:
         pytest.skip("the seeds have not been played in this run")
     unvisited = {row for row in rows_of_tables() if not visited[row]}
     assert unvisited - ROWS_RARELY_REACHED == ROWS_NOT_REACHED
+    assert {row for row in visited if row.startswith("recall: ")} == RECALLS

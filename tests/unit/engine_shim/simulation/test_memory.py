@@ -3,7 +3,7 @@
 from engine_shim.simulation.memory import BlockPool, Copy, Memory
 from router.contract.ids import TransferId
 
-ONE, OTHER = TransferId("q1.1"), TransferId("q2.1")
+ONE, OTHER, TALK = TransferId("q1.1"), TransferId("q2.1"), TransferId("talk1")
 
 
 def test_blocks_are_taken_whole_or_not_at_all() -> None:
@@ -43,3 +43,33 @@ def test_a_copy_touches_what_it_has_not_copied_yet() -> None:
     copy.source = None
     assert memory.reads(source, (2,)) is None
     assert memory.writes(target, (6,)) is copy
+
+
+def test_what_is_remembered_is_found_until_its_block_is_in_other_hands() -> None:
+    pool = BlockPool(4)
+    taken = pool.take(3, ONE)
+    assert taken is not None
+    for index, block in enumerate(taken):
+        pool.remember(block, (TALK, index))
+    assert pool.find_cached(TALK, 3) == ()  # they belong to somebody
+    pool.give(taken)
+    assert pool.find_cached(TALK, 2) == taken[:2]
+    pool.take_cached(taken[:1], OTHER)
+    assert pool.owner == {taken[0]: OTHER}
+    pool.give(taken[:1])
+    assert pool.find_cached(TALK, 9) == taken
+
+
+def test_what_is_cached_is_taken_last_and_forgotten_then() -> None:
+    pool = BlockPool(3)
+    taken = pool.take(2, ONE)
+    assert taken is not None
+    for index, block in enumerate(taken):
+        pool.remember(block, (TALK, index))
+    pool.give(taken)
+    other = pool.take(2, OTHER)
+    assert other is not None and other[0] not in taken
+    assert pool.find_cached(TALK, 2) == tuple(block for block in taken[:1] if block not in other)
+    pool.remember(other[0], (TALK, 0))
+    pool.give(other)
+    assert pool.find_cached(TALK, 1) == other[:1]  # the newest block of the same content
