@@ -26,12 +26,18 @@ def test_every_capability_is_documented() -> None:
     assert documented == set(PROBES)
 
 
+def modules_of(test: str) -> list[str]:
+    """What `test` (a file's stem) may be of: test_x_y is of x_y, or one of several files of x."""
+    words = test.removeprefix("test_").split("_")
+    return ["_".join(words[:size]) for size in range(len(words), 0, -1)]
+
+
 def test_every_unit_test_stands_where_its_module_stands() -> None:
     unit = TESTS / "unit"
-    lost = [
-        path.relative_to(TESTS).as_posix()
-        for path in unit.rglob("test_*.py")
-        if not (ROOT / path.relative_to(unit).with_name(path.name.removeprefix("test_"))).exists()
-        and not (ROOT / path.relative_to(unit).parent / path.stem.removeprefix("test_")).is_dir()
-    ]
+    lost = []
+    for path in unit.rglob("test_*.py"):
+        room = ROOT / path.relative_to(unit).parent
+        there = [name for name in modules_of(path.stem) if (room / f"{name}.py").exists() or (room / name).is_dir()]
+        if not there:
+            lost.append(path.relative_to(TESTS).as_posix())
     assert lost == []

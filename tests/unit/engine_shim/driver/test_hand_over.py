@@ -12,18 +12,17 @@ from threading import Event, Semaphore
 
 import pytest
 
-from engine_shim.core.push import PushLimits
 from engine_shim.driver import Driver
-from engine_shim.driver.hand_over import HandOver
 from engine_shim.fabric.loopback import LoopbackFabric
 from engine_shim.fabric.port import CopyOrder, CopyState
 from router.contract.errors import TandemError, TransferFailed
 from router.contract.ids import TransferId
-from router.contract.instance import Mode, Role
+from router.contract.instance import Mode
 from router.contract.rendezvous import JoinState
 from router.contract.wire import PrefillHandoff
+from tests.support.couples import Couple, hand_over_of, open_couple
 from tests.support.fake_engine import FakeEngine
-from tests.support.kitchens import Site, decode_handoff, prompt_request, quiet, small_layout, until
+from tests.support.kitchens import decode_handoff, prompt_request, small_layout, until
 
 PROMPT = tuple(range(40, 62))
 ANSWER = [sum(PROMPT), sum(PROMPT) + 1, sum(PROMPT) + 2]
@@ -31,14 +30,9 @@ CHUNK, NUM_CHUNKS = 4, 6
 
 
 @dataclass
-class Couple:
-    """Prefill, whose steps are let through one by one, and decode."""
+class Stepped(Couple):
+    """Steps of prefill are let through one by one."""
 
-    site: Site
-    p: FakeEngine
-    d: FakeEngine
-    prefill: Driver
-    decode: Driver
     legs: dict[str, asyncio.Task[list[int] | str]] = field(default_factory=dict)
 
     def begin(self, transfer_id: str) -> None:
@@ -81,30 +75,21 @@ class Couple:
         self.let_through(200)
         return await self.legs["prefill"], await self.legs["decode"]
 
-    def is_quiet(self) -> bool:
-        return quiet(self.prefill, self.p) and quiet(self.decode, self.d)
-
-
-def hand_over_of(driver: Driver) -> HandOver:
-    assert driver.hand_over is not None
-    return driver.hand_over
-
 
 @pytest.fixture(params=[(4, 4), (4, 8), (8, 4)], ids=lambda sizes: f"P{sizes[0]}-D{sizes[1]}")
-async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Couple]:
+async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Stepped]:
     blocks = request.param
-    site = Site(limits=PushLimits())
     p = FakeEngine(small_layout(blocks[0]), part_tokens=max(CHUNK, blocks[0]), gate=Semaphore(0))
-    d = FakeEngine(small_layout(blocks[1]))
-    yield Couple(site, p, d, await site.open(Role.PREFILL, p), await site.open(Role.DECODE, d))
+    couple = await open_couple(p, FakeEngine(small_layout(blocks[1])), kind=Stepped)
+    yield couple
     p.gate = None
-    await site.aclose()
+    await couple.site.aclose()
 
 
 EQUAL = pytest.mark.parametrize("couple", [(4, 4)], indirect=True, ids=["P4-D4"])
 
 
-async def test_when_prefill_is_done_only_the_last_chunk_is_still_to_go(couple: Couple) -> None:
+async def test_when_prefill_is_done_only_the_last_chunk_is_still_to_go(couple: Stepped) -> None:
     couple.begin("a")
     pushes = hand_over_of(couple.prefill).prefill.pushes
     num_steps = -(-len(PROMPT) // couple.p.part_tokens)
@@ -117,24 +102,24 @@ async def test_when_prefill_is_done_only_the_last_chunk_is_still_to_go(couple: C
     wanted = len(PROMPT) - 1 - (num_steps - 1) * couple.p.part_tokens
     assert pushes.num_bytes["last"] <= layout.blocks_for(wanted) * layout.block_bytes
     assert couple.d.mismatches == 0
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
 
 
-async def _left_by_its_client(couple: Couple) -> None:
+async def _left_by_its_client(couple: Stepped) -> None:
     couple.legs["decode"].cancel()
     couple.legs["prefill"].cancel()
 
 
-async def _taken_back(couple: Couple) -> None:
+async def _taken_back(couple: Stepped) -> None:
     for driver in (couple.decode, couple.prefill):
         driver.cancel(TransferId("a.1"), "taken_back")
 
 
-async def _decode_alone_leaves(couple: Couple) -> None:
+async def _decode_alone_leaves(couple: Stepped) -> None:
     couple.legs["decode"].cancel()
 
 
-async def _prefill_alone_fails(couple: Couple) -> None:
+async def _prefill_alone_fails(couple: Stepped) -> None:
     couple.legs["prefill"].cancel()
 
 
@@ -145,7 +130,7 @@ ENDS = (_left_by_its_client, _taken_back, _decode_alone_leaves, _prefill_alone_f
 @pytest.mark.parametrize("num_chunks", [0, 1, 3, NUM_CHUNKS - 1])
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
 async def test_an_attempt_that_ends_at_a_chunk_leaves_nothing_and_the_next_one_is_right(
-    couple: Couple, end: Callable[[Couple], object], num_chunks: int
+    couple: Stepped, end: Callable[[Stepped], object], num_chunks: int
 ) -> None:
     couple.begin("a.1")
     await couple.compute(num_chunks, "a.1")
@@ -154,18 +139,18 @@ async def test_an_attempt_that_ends_at_a_chunk_leaves_nothing_and_the_next_one_i
     desk = hand_over_of(couple.prefill).prefill.desk
     await until(lambda: desk.state_of(TransferId("a.1")) is JoinState.VOID)
     couple.let_through(200)
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
     assert hand_over_of(couple.prefill).prefill.pushes.writes.total() == posted, "a stale attempt goes on landing"
     couple.begin("a.2")
     assert (await couple.answers())[1] == ANSWER
     assert couple.d.mismatches == 0
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
 
 
 @EQUAL
 @pytest.mark.parametrize("which", range(NUM_CHUNKS))
 async def test_a_chunk_that_fails_fails_its_attempt_and_no_other(
-    couple: Couple, which: int, monkeypatch: pytest.MonkeyPatch
+    couple: Stepped, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post, posted = LoopbackFabric.post, []
 
@@ -179,15 +164,15 @@ async def test_a_chunk_that_fails_fails_its_attempt_and_no_other(
     couple.begin("a.1")
     await couple.compute(which, "a.1")
     assert (await couple.answers())[1] == "transfer_failed"
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
     couple.begin("a.2")
     assert (await couple.answers())[1] == ANSWER
     assert couple.d.mismatches == 0
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
 
 
 @EQUAL
-async def test_decode_is_ready_while_its_engine_is_in_the_middle_of_a_step(couple: Couple) -> None:
+async def test_decode_is_ready_while_its_engine_is_in_the_middle_of_a_step(couple: Stepped) -> None:
     """KVReady is a fact of the event loop: it waits for no step of either engine."""
     couple.d.gate = Semaphore(1)
     couple.begin("a")
@@ -211,12 +196,12 @@ async def test_decode_is_ready_while_its_engine_is_in_the_middle_of_a_step(coupl
     couple.d.gate.release(100)
     assert (await couple.answers())[1] == ANSWER
     await neighbour
-    await until(couple.is_quiet)
+    await couple.wait_quiet()
 
 
 @EQUAL
 @pytest.mark.parametrize("verb", ["post", "advance", "notify", "add_peer"])
-async def test_no_engine_step_waits_for_the_fabric(couple: Couple, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_engine_step_waits_for_the_fabric(couple: Stepped, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Posting, polling, notices and handshakes stand still; sequences on both sides run to their end all the same."""
     original, held, reached = getattr(LoopbackFabric, verb), Event(), Event()
 
@@ -233,4 +218,4 @@ async def test_no_engine_step_waits_for_the_fabric(couple: Couple, verb: str, mo
     assert answers == [ANSWER, ANSWER] and not held.is_set()
     held.set()
     assert (await couple.answers())[1] == ANSWER
-    await until(couple.is_quiet)
+    await couple.wait_quiet()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Semaphore
 
 import pytest
@@ -20,7 +20,7 @@ from router.contract.ids import EngineId, TransferId
 from router.contract.instance import Role
 from router.contract.seal import Seal
 from router.contract.wire import Keeper, PrefillHandoff
-from tests.support.couples import Couple, couple_of
+from tests.support.couples import Couple, engine_id_of, open_couple, port_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Clocks, Site, prompt_request, quiet, small_layout, until
 
@@ -29,12 +29,16 @@ RULES = RecallRules(least_tokens=8, wait_for_s=5.0)
 LEASE_S = 0.2
 
 
+@dataclass
 class Turns(Couple):
-    """Prefill has nothing of any prompt, decode keeps 32 tokens."""
+    """Prefill has nothing of any prompt, decode keeps 32 tokens; blocks are of 4 and of 8 tokens."""
+
+    port: int = 0
+    """Where decode's side channel is."""
 
     @property
     def keeper(self) -> Keeper:
-        return Keeper(self.decode_id, "127.0.0.1", self.port)
+        return Keeper(engine_id_of(self.decode), "127.0.0.1", self.port)
 
     @property
     def recall(self) -> Recall:
@@ -58,29 +62,30 @@ class Turns(Couple):
 @pytest.fixture
 async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
     site = Site(recall=getattr(request, "param", RULES))
-    clocks = Clocks(prefill=PrefillClocks(lease_for_s=LEASE_S))
-    async with couple_of(Turns, site, lambda driver: side_channel(driver, Seal()), clocks) as couple:
-        couple.engines[1].cached_tokens = 32
+    p, d = FakeEngine(small_layout(4)), FakeEngine(small_layout(8), cached_tokens=32)
+    couple = await open_couple(p, d, Clocks(prefill=PrefillClocks(lease_for_s=LEASE_S)), site, Turns)
+    async with port_of(side_channel(couple.decode, Seal())) as couple.port:
         yield couple
+    await site.aclose()
 
 
 async def test_what_decode_keeps_comes_back_before_prefill_computes(couple: Turns) -> None:
     await couple.finish(couple.ask())
     assert couple.recall.results == {"taken": 1} and couple.recall.num_tokens == 32
-    assert couple.engines[0].mismatches == 0
+    assert couple.p.mismatches == 0
     assert couple.site.walked[0].transfer_id == recall_id(TransferId("req-1.1"))
     assert couple.decode.recall is not None and not couple.decode.recall.results
 
 
 async def test_only_what_is_not_here_comes(couple: Turns) -> None:
-    couple.engines[0].cached_tokens = 16
+    couple.p.cached_tokens = 16
     await couple.finish(couple.ask())
     assert couple.recall.num_tokens == 16
 
 
 @pytest.mark.parametrize(("here", "there"), [(0, 0), (28, 32), (36, 0), (32, 32)])
 async def test_what_is_not_worth_its_way_is_computed(couple: Turns, here: int, there: int) -> None:
-    couple.engines[0].cached_tokens, couple.engines[1].cached_tokens = here, there
+    couple.p.cached_tokens, couple.d.cached_tokens = here, there
     await couple.finish(couple.ask())
     assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
 
@@ -94,34 +99,34 @@ async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Tur
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 0.2)], indirect=True)
 async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(couple: Turns) -> None:
-    couple.engines[1].gate = gate = Semaphore(0)
+    couple.d.gate = gate = Semaphore(0)
     asking = couple.ask()
     await until(lambda: couple.recall.results["failed"] == 1)
-    couple.engines[1].gate = None
+    couple.d.gate = None
     gate.release(9)
     await couple.finish(asking)
 
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 60.0)], indirect=True)
 async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Turns) -> None:
-    couple.engines[1].gate = gate = Semaphore(0)
+    couple.d.gate = gate = Semaphore(0)
     asking = couple.ask()
-    await until(lambda: bool(couple.engines[0].pins))
+    await until(lambda: bool(couple.p.pins))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    couple.engines[1].gate = None
+    couple.d.gate = None
     gate.release(9)
     await couple.wait_quiet()
     assert not couple.recall.results
 
 
 async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: Turns) -> None:
-    couple.engines[1].gate = gate = Semaphore(0)
+    couple.d.gate = gate = Semaphore(0)
     asking = couple.ask()
-    await until(lambda: bool(couple.engines[0].pins))
+    await until(lambda: bool(couple.p.pins))
     couple.prefill.cancel(TransferId("req-1.1"), "taken_back")
-    couple.engines[1].gate = None
+    couple.d.gate = None
     gate.release(9)
     with pytest.raises(StaleAttempt):
         await asking
@@ -129,15 +134,15 @@ async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: T
 
 
 async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Turns) -> None:
-    couple.engines[1].gate = gate = Semaphore(0)
+    couple.d.gate = gate = Semaphore(0)
     asking = couple.ask()
-    await until(lambda: bool(couple.engines[0].pins))
+    await until(lambda: bool(couple.p.pins))
     assert couple.prefill.hand_over is not None
     couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
     async for _ in await asking:
         pass
     assert couple.recall.results == {"failed": 1}
-    couple.engines[1].gate = None
+    couple.d.gate = None
     gate.release(9)
 
 

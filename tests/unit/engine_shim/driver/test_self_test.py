@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,24 +16,33 @@ from engine_shim.serve.self_test import self_test_routes
 from router.contract.errors import BadRequest, HandshakeFailed, NoSeats, PeerGone
 from router.contract.ids import EngineId
 from router.contract.seal import Seal
-from tests.support.couples import Couple, couple_of
-from tests.support.kitchens import Site, small_layout
+from tests.support.couples import Couple, engine_id_of, open_couple, port_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.kitchens import small_layout
 
 
+@dataclass
 class Tried(Couple):
+    """Blocks are of 4 tokens on prefill and of 8 on decode."""
+
+    port: int = 0
+    """Where decode's self test is."""
+
     @property
     def target(self) -> Target:
-        return Target(self.decode_id, Address("127.0.0.1", self.port))
+        return Target(engine_id_of(self.decode), Address("127.0.0.1", self.port))
 
     @property
-    def prefill_id(self) -> str:
-        return next(iter(self.site.drivers))
+    def prefill_id(self) -> EngineId:
+        return engine_id_of(self.prefill)
 
 
 @pytest.fixture
 async def couple() -> AsyncIterator[Tried]:
-    async with couple_of(Tried, Site(), lambda driver: self_test_routes(self_test_of(driver), Seal())) as couple:
+    couple = await open_couple(FakeEngine(small_layout(4)), FakeEngine(small_layout(8)), kind=Tried)
+    async with port_of(self_test_routes(self_test_of(couple.decode), Seal())) as couple.port:
         yield couple
+    await couple.site.aclose()
 
 
 def self_test_of(driver: Driver) -> SelfTest:
@@ -61,19 +71,19 @@ async def test_a_peer_that_lends_nothing_fails_the_test_and_leaves_nothing(
     couple: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEATS_FOR_S", 0.05)
-    free, couple.engines[1].free = couple.engines[1].free, []
+    free, couple.d.free = couple.d.free, []
     with pytest.raises(HandshakeFailed, match="status 503"):
         await self_test_of(couple.prefill).run(couple.target, (64,))
-    couple.engines[1].free += free
+    couple.d.free += free
     await couple.wait_quiet()
 
 
 async def test_an_engine_without_seats_says_so(couple: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEATS_FOR_S", 0.05)
-    free, couple.engines[0].free = couple.engines[0].free, []
+    free, couple.p.free = couple.p.free, []
     with pytest.raises(NoSeats):
         await self_test_of(couple.prefill).run(couple.target, (64,))
-    couple.engines[0].free += free
+    couple.p.free += free
     await couple.wait_quiet()
 
 
@@ -83,7 +93,7 @@ async def test_lent_seats_come_back_when_their_borrower_is_gone(couple: Tried) -
     lent = await self_test_of(couple.decode).lend(Lend("scratch:x", couple.prefill_id, 8))
     assert len(lent.blocks) == 2
     assert couple.decode.hand_over is not None
-    couple.decode.hand_over.peers.on_death(EngineId(couple.prefill_id), "left")
+    couple.decode.hand_over.peers.on_death(couple.prefill_id, "left")
     assert couple.decode.hand_over.num_lent == 1
     await couple.wait_quiet()
     assert couple.decode.hand_over.num_lent == 0
