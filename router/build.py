@@ -161,13 +161,7 @@ def _sink(place: Place | None) -> Callable[[bytes], object]:
 
 def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     """A server that serves these parts, and runs what belongs beside them while it does."""
-    limits = DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s)
-    security = parts.security
-    door = Door(parts.router, limits, security.gate, escorted=security.escorted)
-    door.hints = build_hints(settings)
-    door.sampler = Sampler(settings.trace_share) if settings.otlp else None
-    door.priority_from, door.priority_ahead = settings.priority_from, settings.priority_ahead
-    ledger = parts.ledger
+    security, ledger, door = parts.security, parts.ledger, _build_door(settings, parts)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -210,6 +204,15 @@ def build_server(settings: Settings, parts: Parts) -> uvicorn.Server:
     server = Server(config, parts.router, settings.pre_stop_s, settings.grace_s)
     parts.background.on_failure = server.leave
     return server
+
+
+def _build_door(settings: Settings, parts: Parts) -> Door:
+    limits = DoorLimits(settings.max_body_bytes, settings.max_head_bytes, settings.arrival_s)
+    door = Door(parts.router, limits, parts.security.gate, escorted=parts.security.escorted)
+    door.hints = build_hints(settings)
+    door.sampler = Sampler(settings.trace_share) if settings.otlp else None
+    door.priority_from, door.priority_ahead = settings.priority_from, settings.priority_ahead
+    return door
 
 
 async def serve(

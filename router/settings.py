@@ -223,16 +223,10 @@ def check(settings: Settings) -> Settings:
         BadSettings: one is not.
     """
     from router.core.aliases import read_aliases  # noqa: PLC0415 - keeps `--help` free of the router's core
-    from router.core.policy_table import POLICY_NAMES  # noqa: PLC0415
 
-    _among("mode", settings.mode, MODES)
+    _check_choices(settings)
     read_aliases(settings.model_aliases)
     read_engine_hosts(settings.engine_hosts)
-    _among("data_path", settings.data_path, DATA_PATHS)
-    _among("priority_from", settings.priority_from, PRIORITY_SOURCES)
-    _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
-    _among("prefill_policy", settings.prefill_policy, POLICY_NAMES)
-    _among("decode_policy", settings.decode_policy, POLICY_NAMES)
     for one in fields(Settings):
         value = getattr(settings, one.name)
         if isinstance(value, (int, float)) and not 0 <= value < inf:  # neither is true of a NaN
@@ -245,6 +239,23 @@ def check(settings: Settings) -> Settings:
     _check_ports(settings)
     if settings.workers > min(MAX_WORKERS, settings.max_requests):
         raise BadSettings(f"workers must be at most {MAX_WORKERS} and at most max_requests, got {settings.workers}.")
+    _check_needs(settings)
+    return settings
+
+
+def _check_choices(settings: Settings) -> None:
+    from router.core.policy_table import POLICY_NAMES  # noqa: PLC0415 - as in `check`
+
+    _among("mode", settings.mode, MODES)
+    _among("data_path", settings.data_path, DATA_PATHS)
+    _among("priority_from", settings.priority_from, PRIORITY_SOURCES)
+    _among("prefill_cancel", settings.prefill_cancel, PREFILL_CANCELS)
+    _among("prefill_policy", settings.prefill_policy, POLICY_NAMES)
+    _among("decode_policy", settings.decode_policy, POLICY_NAMES)
+
+
+def _check_needs(settings: Settings) -> None:
+    """What makes no sense without something else."""
     if settings.shared_budgets and not settings.store:
         raise BadSettings("shared_budgets needs --store, where replicas divide them.")
     if settings.decode_lead_s and settings.mode not in ("push", "auto"):
@@ -258,7 +269,6 @@ def check(settings: Settings) -> Settings:
             "Give --store (a redis:// URL), or the engines by --prefill and --decode, by --fleet-file or by "
             "--kubernetes-selector."
         )
-    return settings
 
 
 def _check_ports(settings: Settings) -> None:
