@@ -1,12 +1,9 @@
 """The runbook has a section for each alert, and names nothing that does not exist."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from router.cli.main import COMMANDS, find_command
 from tests.support.dashboards import panels
 from tests.support.metric_tables import promised
 from tests.support.promql import selectors
@@ -19,12 +16,6 @@ SECTION = re.compile(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")
 SECTIONS = dict(SECTION.findall(TEXT))
 NAMES = [rule["alert"] for rule in alerts()]
-
-
-def commands() -> list[list[str]]:
-    """The words of every `tandem ...`, after `tandem`."""
-    said = [" ".join(code.split()) for code in CODE.findall(TEXT)]
-    return [one.partition("tandem ")[2].split() for one in said if re.search(r"(^|-- )tandem \w", one)]
 
 
 def test_every_alert_has_its_section_and_every_section_its_alert() -> None:
@@ -41,20 +32,6 @@ def test_an_alert_says_where_it_is_explained_and_how_bad_it_is(rule: dict) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_a_section_says_what_it_means_where_to_look_and_what_to_do(name: str) -> None:
     assert re.findall(r"^\*\*(\w+)\.\*\*", SECTIONS[name], re.MULTILINE) == ["Means", "Look", "Do"]
-
-
-def test_every_command_of_the_runbook_exists_with_its_flags() -> None:
-    assert len(commands()) > 10
-    helps: dict[str, str] = {}
-    for words in commands():
-        command = find_command(words)
-        assert command is not None, words
-        flags = [word for word in words if word.startswith("--")]
-        if flags and command.module not in helps:
-            asked = [sys.executable, "-m", "router.cli.main", *command.words, "--help"]
-            helps[command.module] = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-        assert [flag for flag in flags if not re.search(rf"{flag}\b", helps[command.module])] == []
-    assert {command.words[0] for command in COMMANDS} >= {words[0] for words in commands()}
 
 
 def test_every_metric_of_the_runbook_exists() -> None:

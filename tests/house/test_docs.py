@@ -1,0 +1,50 @@
+"""Whatever the documents name is there: commands with their flags, targets of make, files."""
+
+import re
+from fnmatch import fnmatch
+
+import pytest
+
+from tests.support.commands import code_of, commands_of, unknown_words
+from tests.support.source_tree import ROOT, tracked_files
+
+FILES = [path.relative_to(ROOT).as_posix() for path in tracked_files()]
+PAGES = [name for name in FILES if name.endswith(".md")]
+PAST = {"CHANGELOG.md", "DECISIONS.md"}
+"""What they name was there when it was written."""
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+OURS = re.compile(r"[\w.*/-]+\.(?:py|md|lua|cu|cuh|sh|mjs|tpl)")
+
+
+def unknown_files(text: str) -> list[str]:
+    """Files that are named in backticks and that no path of ours ends with."""
+    named = {code.removeprefix("../") for code in code_of(text) if OURS.fullmatch(code)}
+    return sorted(name for name in named if not any(fnmatch(f"/{path}", f"*/{name}") for path in FILES))
+
+
+def unknown_targets(text: str) -> list[str]:
+    """What `make` is asked for and cannot make."""
+    asked = [re.match(r"make ([a-z][a-z-]*)", code) for code in code_of(text)]
+    return [target[1] for target in asked if target and target[1] not in TARGETS]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_target_of_a_page_is_there(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    assert [wrong for words in commands_of(text) if (wrong := unknown_words(words))] == []
+    assert unknown_targets(text) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in PAST])
+def test_every_file_and_link_of_a_page_is_there(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    assert [link for link in links if not (ROOT / page).with_name(link).exists()] == []
+    assert unknown_files(text) == []
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    text = "`tandem up --nonsense 1`, `tandem dance`, `make nothing`, `house/test_docs.py`, `house/no.py`\n"
+    block = "```sh\nA=1 tandem up \\\n  --also-none\n```\n"
+    assert [unknown_words(words) for words in commands_of(text + block)] == [["--also-none"], ["--nonsense"], ["dance"]]
+    assert unknown_targets(text) == ["nothing"] and unknown_files(text) == ["house/no.py"]
