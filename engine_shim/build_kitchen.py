@@ -13,6 +13,7 @@ from engine_shim.core.fates import Address, FateClocks, FateDesk
 from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
+from engine_shim.core.transfer_plan import layers_pay
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import Caller, PeerCard
@@ -102,18 +103,17 @@ async def open_books(settings: ShimSettings, port: int) -> tuple[Start, Books]:
 
 def make_desks(settings: ShimSettings, card: PeerCard, writer: Writer, books: Books) -> Desks:
     """All desks of one start; `writer` has been started and owns the fabric."""
-    seal = Seal(settings.deployment_key)
+    seal, limits = Seal(settings.deployment_key), push_limits(settings, card.layout)
     return Desks(
         peers=Peers(card, writer, Caller(seal), FateDesk(FateClocks())),
         writer=writer,
         seal=seal,
-        prefill=PrefillDesk(
-            PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s), push_limits(settings, card.layout)
-        ),
+        prefill=PrefillDesk(PrefillClocks(settings.lease_for_s, settings.seat_wait_for_s), limits),
         decode=SeatDesk(card.engine_id, DecodeClocks(settings.kv_wait_for_s, settings.registration_for_s)),
         on_walked=lambda walked: books.post(Arrived(walked.transfer_id, walked.arrival, walked.note)),
         on_noted=lambda transfer_id, stage: books.post(Noted(transfer_id, stage)),
         progressive=settings.progressive,
+        layers_from_tokens=limits.least_tokens if limits.num_layers else 0,
         kv_failure=KVFailure(settings.kv_failure),
         on_recompute=lambda transfer_id, error: books.post(Noted(transfer_id, "recompute", error.code)),
     )
@@ -131,7 +131,10 @@ def push_limits(settings: ShimSettings, layout: KVLayout) -> PushLimits:
     if not settings.progressive:
         return PushLimits(layout.block_tokens)
     token_bytes = layout.block_bytes // layout.block_tokens
-    return PushLimits(layout.block_tokens, settings.push_least_tokens, settings.push_most_bytes // token_bytes)
+    most_tokens = settings.push_most_bytes // token_bytes
+    in_layers = settings.layerwise and layers_pay(layout, gathers=settings.staging_bytes > 0)
+    num_layers = layout.num_layers if in_layers else 0
+    return PushLimits(layout.block_tokens, settings.push_least_tokens, most_tokens, num_layers=num_layers)
 
 
 def identity_of(card: PeerCard) -> KVIdentity:

@@ -86,7 +86,10 @@ class ShimSettings:
         120.0, "seconds that decode waits for room for KV; a router may ask for less, as for kv_wait_for_s"
     )
     progressive: bool = _setting(True, "push KV chunk by chunk while a long prompt is still being computed")
-    push_least_tokens: int = _setting(256, "least tokens that are pushed before all of a prompt is computed")
+    layerwise: bool = _setting(True, "push the last chunk of a prompt layer by layer while it is being computed")
+    push_least_tokens: int = _setting(
+        256, "least tokens, or layers that weigh as much, that are pushed before all of a prompt is computed"
+    )
     push_most_bytes: int = _setting(
         256 << 20, "most bytes of one WRITE of a progressive push; of a request two are under way at most"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine_shim.core.push import Push
+from engine_shim.core.prefill_effects import Grant, Write
+from engine_shim.core.push import Push, PushLimits
 from router.contract.ids import TransferId
 from router.contract.instance import Mode
 from router.contract.rendezvous import Arrival, JoinState, PrefillDone, Registration
@@ -21,6 +23,9 @@ class PrefillTicket:
     registration: Registration | None = None
     done: PrefillDone | None = None
     """The KV that is there; it grows until it is `complete`."""
+    layered: PrefillDone | None = None
+    """All of the KV, while only the first `num_layers` layers of it are there."""
+    num_layers: int = 0
     complete: bool = False
     """Prefill is done."""
     completed_at: float = 0.0
@@ -46,6 +51,11 @@ class PrefillTicket:
         return self.complete and self.registration is not None and self.registration.mode is Mode.PULL
 
     @property
+    def misses_leg(self) -> bool:
+        """Decode waits, and no prefill leg has come."""
+        return self.state is JoinState.SEATED and not self.has_leg
+
+    @property
     def wanted_at(self) -> float:
         """When finished KV that waits for decode was last known to be wanted."""
         return max(self.since, self.completed_at, self.renewed_at)
@@ -54,13 +64,34 @@ class PrefillTicket:
         """What the ledger should know of this arrival."""
         if arrival is not Arrival.PREFILLED or self.complete or self.done is None:
             return self.reason
-        return self.reason or f"first {self.done.num_tokens} tokens"
+        there = f"{self.done.num_tokens} tokens" if self.done.num_tokens else f"{self.num_layers} layers"
+        return self.reason or f"first {there}"
 
-    def fits(self, done: PrefillDone) -> bool:
-        """True when this is the KV that is known, or more of it."""
+    def fits(self, done: PrefillDone, *, complete: bool) -> bool:
+        """True when this is the KV that is known, or more of it; or less, told late of what is complete."""
         known = self.done
         if known is None:
             return True
-        if self.complete:
+        if self.complete and complete:
             return done == known
-        return done.blocks == known.blocks and done.num_tokens >= known.num_tokens
+        return done.blocks == known.blocks and (self.complete or done.num_tokens >= known.num_tokens)
+
+    def next_write(self, limits: PushLimits) -> Write | None:
+        """The next WRITE of the push, which is under way from here on; None while there is none."""
+        if self.push is None or self.registration is None or self.done is None:
+            return None
+        whole, num_layers = self.layered, self.num_layers
+        if whole is None or whole.num_tokens < self.registration.num_tokens:
+            # Decode wants more than prefill will have: that fails when prefill is done.
+            num_layers = 0
+        chunk = self.push.take(self.done.num_tokens, limits, complete=self.complete, num_layers=num_layers)
+        if chunk is None:
+            return None
+        there = self.done if self.complete or chunk.layers is None or whole is None else whole
+        return Write(self.registration, there, chunk)
+
+    def grant(self, now: float) -> Iterator[Grant]:
+        """Decode is told to READ, if it may."""
+        if self.may_be_read and self.registration is not None and self.done is not None:
+            self.granted_at = now
+            yield Grant(self.registration, self.done)

@@ -11,9 +11,9 @@ closed ticket and is answered, not started again. Time only ever abandons a tick
                                             the grant is repeated every `resend_every_s` until decode says Moved
 
 Prefilled may come early and again: it says that the KV begins to lie in these pinned blocks and how much of it is
-there, and at last that prefill is done. A push starts with what is there (`push`) and goes on with every Prefilled and
-every WRITE that has ended; a pull is granted when prefill is done. Until then a leg that ends takes the Rendezvous with
-it, and an abandoned push ends as soon as none of its WRITEs is under way.
+there, or how many layers of all of it, and at last that prefill is done. A push starts with what is there (`push`) and
+goes on with every Prefilled and every WRITE that has ended; a pull is granted when prefill is done. Until then a leg
+that ends takes the Rendezvous with it, and an abandoned push ends as soon as none of its WRITEs is under way.
 
 Decode's Queued renews the lease of FILLED. Every Registration is answered: Acknowledged while the ticket is open,
 Stopped once it is closed (`landed` when the WRITE was complete, so that a lost Tag is noticed).
@@ -24,17 +24,15 @@ Walked by the shim's driver; the effects are its orders. Nothing here knows NIXL
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine_shim.core.prefill_effects import (
     Acknowledge,
     FreeKV,
     FreeSeats,
-    Grant,
     PrefillEffect,
     StopWriter,
     Walked,
-    Write,
 )
 from engine_shim.core.prefill_ticket import PrefillTicket
 from engine_shim.core.push import Push, PushLimits
@@ -117,6 +115,14 @@ class PrefillDesk:
         """The engine has pinned these blocks, and the KV of the first `part.num_tokens` is there; more follows."""
         return self._on_kv(part, now, complete=False)
 
+    def on_layers(self, whole: PrefillDone, num_layers: int, now: float) -> list[PrefillEffect]:
+        """The engine has pinned these blocks; of `whole`, all of the KV, the first `num_layers` layers are there."""
+        ticket = self._ticket(whole.transfer_id, now)
+        if not ticket.complete:
+            ticket.layered, ticket.num_layers = whole, num_layers
+        num_tokens = 0 if ticket.done is None else ticket.done.num_tokens
+        return self._on_kv(replace(whole, num_tokens=num_tokens), now, complete=False)
+
     def on_prefilled(self, done: PrefillDone, now: float) -> list[PrefillEffect]:
         """The engine has computed and pinned all of the KV."""
         return self._on_kv(done, now, complete=True)
@@ -183,7 +189,7 @@ class PrefillDesk:
             waited_for_s = now - ticket.since
             if ticket.state.closed and waited_for_s > self._clocks.tombstone_for_s:
                 del self._tickets[ticket.transfer_id]
-            elif self._misses_leg(ticket) and waited_for_s > self._clocks.seat_wait_for_s:
+            elif ticket.misses_leg and waited_for_s > self._clocks.seat_wait_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "prefill_leg_missing", now)
             elif ticket.state is JoinState.FILLED and ticket.complete and now - ticket.wanted_at > lease_for_s:
                 effects += self.on_abandoned(ticket.transfer_id, "lease_ended", now)
@@ -196,13 +202,10 @@ class PrefillDesk:
         if self.state_of(transfer_id).closed:
             self.late += 1
 
-    def _misses_leg(self, ticket: PrefillTicket) -> bool:
-        return ticket.state is JoinState.SEATED and not ticket.has_leg
-
     def _grant_again(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
         if ticket.granted_at is None or now - ticket.granted_at < self._clocks.resend_every_s:
             return []
-        return list(_grant(ticket, now))
+        return list(ticket.grant(now))
 
     def _ticket(self, transfer_id: TransferId, now: float) -> PrefillTicket:
         ticket = self._tickets.get(transfer_id)
@@ -212,17 +215,18 @@ class PrefillDesk:
 
     def _on_kv(self, done: PrefillDone, now: float, *, complete: bool) -> list[PrefillEffect]:
         ticket = self._ticket(done.transfer_id, now)
-        if not ticket.fits(done):
+        if not ticket.fits(done, complete=complete):
             self.faults += 1
             return []
         is_news = complete and not ticket.complete
-        ticket.done, ticket.complete = done, ticket.complete or complete
+        if not ticket.complete:
+            ticket.done, ticket.complete = done, complete
         if is_news:
             ticket.completed_at = now
         was_matched = ticket.state is JoinState.MATCHED
         effects = self._arrive(ticket, Arrival.PREFILLED, now)
         if is_news and was_matched:
-            effects += _grant(ticket, now)
+            effects += ticket.grant(now)
         return effects
 
     def _on_read(self, ticket: PrefillTicket, error: str, now: float) -> list[PrefillEffect]:
@@ -238,18 +242,18 @@ class PrefillDesk:
 
     def _go_on(self, ticket: PrefillTicket, now: float) -> list[PrefillEffect]:
         """Whatever may go out now is ordered; when nothing is under way and nothing will be, the mover has ended."""
-        push, registration, done = ticket.push, ticket.registration, ticket.done
-        if registration is None or done is None:
+        push = ticket.push
+        if ticket.registration is None or ticket.done is None:
             return []
         if push is None:
             unread = ticket.state is JoinState.DRAINING and ticket.granted_at is None
             return self._walk(ticket, Arrival.WRITER_FAILED, now) if unread else []
         effects: list[PrefillEffect] = []
         while ticket.state is JoinState.MATCHED:
-            chunk = push.take(done.num_tokens, self._limits, complete=ticket.complete)
-            if chunk is None:
+            write = ticket.next_write(self._limits)
+            if write is None:
                 break
-            effects.append(Write(registration, done, chunk))
+            effects.append(write)
         if push.num_in_flight:
             return effects
         ticket.reason = ticket.reason or push.error
@@ -273,12 +277,6 @@ class PrefillDesk:
         return effects
 
 
-def _grant(ticket: PrefillTicket, now: float) -> Iterator[PrefillEffect]:
-    if ticket.may_be_read and ticket.registration is not None and ticket.done is not None:
-        ticket.granted_at = now
-        yield Grant(ticket.registration, ticket.done)
-
-
 def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...], now: float) -> Iterator[PrefillEffect]:
     registration = ticket.registration
     for effect in ordered:
@@ -293,4 +291,4 @@ def _orders(ticket: PrefillTicket, ordered: tuple[JoinEffect, ...], now: float) 
         elif registration.mode is Mode.PUSH:
             ticket.push = Push(registration.first_token, registration.num_tokens)
         else:
-            yield from _grant(ticket, now)
+            yield from ticket.grant(now)

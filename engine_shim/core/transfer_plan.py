@@ -6,13 +6,13 @@ one *slab* (one layer, K or V) is linear:
     address = block * strides.block + slab * strides.slab + head * strides.head + (token % block_tokens) * strides.token
 
 So it is enough to cut the token range where either side changes its block, to join what is contiguous on both sides,
-and to repeat the result for each slab, and for each head where heads do not lie side by side. Three cases:
+and to repeat the result for each wanted slab, and for each head where heads do not lie side by side. Three cases:
 
     1  whole blocks: both block_first, or both head_major, with equal block size: a block (of the heads that move) is
        one run of bytes. The last block is moved whole too: decode writes every later slot before it reads it.
-    2  both layer_first with pages: whole pages, layer by layer.
-    3  everything else: slab by slab; between head_major and the others, or where ranks hold unequal shares of the
-       heads of a token-by-token order, token by token as well.
+    2  both layer_first with pages, or some layers of pages: whole pages, layer by layer.
+    3  everything else, and some layers of all but pages: slab by slab; between head_major and the others, or where
+       ranks hold unequal shares of the heads of a token-by-token order, token by token as well.
 
 Spans that touch on both sides are joined at last, across blocks, heads, slabs and layers. Posting costs about 7 us per
 descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine_shim.core.head_shares import HeadMove, move_between
+from engine_shim.core.layout_match import check_layouts
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import BlockTable, KVLayout, KVOrder
 from router.contract.rendezvous import PrefillDone, Registration
@@ -41,6 +42,10 @@ Columns = npt.NDArray[np.int64]
 
 MOST_PIECES = 1 << 22
 """A plan of more would take seconds and hundreds of megabytes to make."""
+
+
+LAYER_BLOCK_BYTES = 1 << 18
+"""From here on a block is worth a descriptor of its own: at 7 us it takes as long on a wire of 37 GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +107,16 @@ class Side:
     blocks: BlockTable
 
 
-def plan_registered(registration: Registration, done: PrefillDone, source: KVLayout, target: KVLayout) -> TransferPlan:
-    """The copies that a matched pair needs, from prefill's cache (`source`) to decode's seats (`target`).
+def layers_pay(source: KVLayout, *, gathers: bool) -> bool:
+    """True when a push may go layer by layer at little cost: its pieces are no more than those of whole blocks, or they
+    are gathered, or each of them is worth posting. Otherwise runs of whole blocks, which are few, would fall apart."""
+    return gathers or source.order is KVOrder.LAYER_FIRST or source.block_bytes >= LAYER_BLOCK_BYTES
+
+
+def plan_registered(
+    registration: Registration, done: PrefillDone, source: KVLayout, target: KVLayout, layers: range | None = None
+) -> TransferPlan:
+    """The copies that a matched pair needs, from prefill's cache (`source`) to decode's seats (`target`): of `layers`.
 
     Raises:
         TransferFailed: decode wants more tokens than prefill has computed.
@@ -115,46 +128,21 @@ def plan_registered(registration: Registration, done: PrefillDone, source: KVLay
             "the two legs carry different prompts."
         )
     src, dst = Side(source, done.blocks), Side(target, registration.seats)
-    return plan_transfer(src, dst, registration.first_token, registration.num_tokens)
+    return plan_transfer(src, dst, registration.first_token, registration.num_tokens, layers)
 
 
-def check_layouts(src: KVLayout, dst: KVLayout) -> None:
-    """Both caches hold the same values, if in another arrangement.
-
-    Raises:
-        LayoutMismatch: layers, heads of the model, head size, dtype or the kind of attention differ, or they have pages
-            and those differ, or hold other heads. Blame: deployment.
-    """
-    ours = (src.num_layers, src.all_kv_heads, src.head_dim, src.dtype, src.latent)
-    theirs = (dst.num_layers, dst.all_kv_heads, dst.head_dim, dst.dtype, dst.latent)
-    if ours != theirs:
-        raise LayoutMismatch(
-            "Prefill and decode hold different KV caches (layers, KV heads, head size, dtype, latent): "
-            f"{ours} against {theirs}; serve the same checkpoint with the same KV dtype on both."
-        )
-    if (src.has_pages or dst.has_pages) and _page_facts(src) != _page_facts(dst):
-        raise LayoutMismatch(
-            "Blocks of these KV caches can only move whole, and theirs differ (block tokens, order, heads of a rank): "
-            f"{_page_facts(src)} against {_page_facts(dst)}; serve both with the same engine, block size and "
-            "tensor-parallel size."
-        )
-
-
-def _page_facts(layout: KVLayout) -> tuple[bool, int, KVOrder, int]:
-    return layout.has_pages, layout.block_tokens, layout.order, layout.num_kv_heads
-
-
-def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> TransferPlan:
+def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int, layers: range | None = None) -> TransferPlan:
     """Plan the copies that move tokens `first_token <= t < num_tokens` from one rank to another.
 
-    Spans never overlap at the destination and cover exactly the wanted tokens of the heads that move between these two
-    ranks; in case 1 also the unused tail of the last block.
+    Spans never overlap at the destination and cover exactly the wanted tokens and layers of the heads that move between
+    these two ranks; in case 1 also the unused tail of the last block.
 
     Args:
         src: prefill's layout and blocks; block i holds tokens from i * block_tokens.
         dst: decode's layout and Seats, likewise.
         first_token: first token to move.
         num_tokens: end of the range; not above either side's capacity.
+        layers: of those tokens only these, neighbours in rising order; None: all.
     Returns:
         TransferPlan; empty when the range is, or when this rank of prefill has nothing for that rank of decode.
     Raises:
@@ -166,12 +154,13 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int) -> Tr
     if first_token >= num_tokens or move is None:
         return TransferPlan(())
     tables = _table(src, num_tokens), _table(dst, num_tokens)
-    if _moves_whole_blocks(src.layout, dst.layout, move, first_token):
+    if layers is None and _moves_whole_blocks(src.layout, dst.layout, move, first_token):
         return _plan(_join(_block_pieces(src, dst, tables, move, (first_token, num_tokens))))
+    layers = range(src.layout.num_layers) if layers is None else layers
     if src.layout.has_pages:
-        return _plan(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens))))
+        return _plan(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens), layers)))
     runs = _token_pieces(src.layout, dst.layout, tables, move, (first_token, num_tokens))
-    return _plan(_join_anywhere(_repeat(runs, src.layout, dst.layout, move)))
+    return _plan(_join_anywhere(_repeat(runs, src.layout, dst.layout, move, layers)))
 
 
 def _plan(columns: Columns) -> TransferPlan:
@@ -215,15 +204,17 @@ def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted:
     return np.stack((*starts, np.full_like(starts[0], move.num_heads * head_bytes)))
 
 
-def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range) -> Columns:
+def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range, layers: range) -> Columns:
     if wanted[0] % src.layout.block_tokens:
         raise LayoutMismatch(f"Pages of {src.layout.block_tokens} tokens cannot be moved from token {wanted[0]} on.")
     page_bytes = src.layout.num_parts * src.layout.block_tokens * src.layout.slab_token_bytes
-    starts = [page_bytes * table[_block_range(src.layout, wanted)] for table in tables]
+    layer_first = src.layout.order is KVOrder.LAYER_FIRST
+    block_bytes = page_bytes if layer_first else src.layout.block_bytes
+    starts = [block_bytes * table[_block_range(src.layout, wanted)] for table in tables]
     runs = _join(np.stack((*starts, np.full_like(starts[0], page_bytes))))
-    layers = np.arange(src.layout.num_layers, dtype=np.int64)
-    strides = [layers * page_bytes * side.layout.num_blocks for side in (src, dst)]
-    return _over(runs, strides[0], strides[1])
+    numbers = np.array(layers, dtype=np.int64)
+    steps = [numbers * page_bytes * (side.layout.num_blocks if layer_first else 1) for side in (src, dst)]
+    return _over(runs, steps[0], steps[1])
 
 
 def _block_range(layout: KVLayout, wanted: _Range) -> slice:
@@ -260,10 +251,10 @@ def _width(src: KVLayout, dst: KVLayout, move: HeadMove) -> int:
     return head_bytes * (move.num_heads if side_by_side else 1)
 
 
-def _repeat(runs: Columns, src: KVLayout, dst: KVLayout, move: HeadMove) -> Columns:
-    """The runs for every slab, and for every head where they do not lie side by side."""
+def _repeat(runs: Columns, src: KVLayout, dst: KVLayout, move: HeadMove, layers: range) -> Columns:
+    """The runs for every slab of these layers, and for every head where they do not lie side by side."""
     heads = np.arange(move.num_heads * src.strides.head_bytes // _width(src, dst, move), dtype=np.int64)
-    slabs = np.arange(src.num_slabs, dtype=np.int64)
+    slabs = np.arange(layers.start * src.num_parts, layers.stop * src.num_parts, dtype=np.int64)
     pieces = runs.shape[1] * len(heads) * len(slabs)
     if pieces > MOST_PIECES:
         raise LayoutMismatch(

@@ -169,8 +169,7 @@ class Driver:
         if isinstance(handoff, PrefillHandoff):
             if not self.hand_over.prefill.desk.on_leg(handoff.transfer_id, time.monotonic()):
                 raise StaleAttempt("Decode has given this attempt up already.")
-            seq_id, in_parts = prefill_seq(handoff.transfer_id), self.hand_over.progressive
-            request = replace(request, seq_id=seq_id, purpose=Purpose.HOLD, in_parts=in_parts)
+            request = self.hand_over.hold(replace(request, seq_id=prefill_seq(handoff.transfer_id)))
         else:
             await self._open_decode(self.hand_over, handoff)
             request = replace(request, seq_id=decode_seq(handoff.transfer_id), purpose=Purpose.RECEIVE)
@@ -216,9 +215,9 @@ class Driver:
             match event:
                 case TokensOut():
                     self._running.push(event)
-                case Prefilling(seq_id, blocks, num_tokens):
+                case Prefilling(seq_id, blocks, num_tokens, num_layers):
                     if self.hand_over is not None:
-                        self.hand_over.prefill.on_prefilling(PrefillDone(transfer_of(seq_id), blocks, num_tokens))
+                        self.hand_over.on_prefilling(PrefillDone(transfer_of(seq_id), blocks, num_tokens), num_layers)
                 case Prefilled():
                     self._on_prefilled(event)
                 case Seated(seq_id):

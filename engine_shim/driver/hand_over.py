@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from time import monotonic
 
@@ -18,6 +18,7 @@ from engine_shim.driver.decode_side import DecodeShell, DecodeSide
 from engine_shim.driver.mail import Mail
 from engine_shim.driver.peers import Peers
 from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
+from engine_shim.engine.port import Purpose, SequenceRequest
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, Writer
 from router.contract.errors import RegistrationTimeout, TandemError
@@ -58,6 +59,8 @@ class Desks:
     """`computed`: prefill holds all of the KV; `kv_ready`: decode does. For the ledger: between them, decode waited."""
     progressive: bool = True
     """Prefill's engine tells of each chunk, so that pushes begin before it is done."""
+    layers_from_tokens: int = 0
+    """It tells of layers, too, while a last chunk of at least so many tokens is computed; 0: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class HandOver:
         self._expected = False
         self._engine = engine
         self._kv_failure, self._on_recompute = desks.kv_failure, desks.on_recompute
-        self.progressive = desks.progressive
+        self._progressive, self._layers_from_tokens = desks.progressive, desks.layers_from_tokens
         self.num_recomputed = 0
         """Prompts that were computed on decode because their KV cache did not come."""
         self.num_lent = 0
@@ -180,6 +183,22 @@ class HandOver:
                 self.decode.on_notice(notice)
             case notice:
                 self.prefill.on_notice(notice)
+
+    def hold(self, request: SequenceRequest) -> SequenceRequest:
+        """The request as prefill's engine is to run it."""
+        return replace(
+            request,
+            purpose=Purpose.HOLD,
+            in_parts=self._progressive,
+            layers_from_tokens=self._layers_from_tokens if self._progressive else 0,
+        )
+
+    def on_prefilling(self, part: PrefillDone, num_layers: int) -> None:
+        """The engine holds the KV of these tokens, or only its first `num_layers` layers, and goes on."""
+        if num_layers:
+            self.prefill.on_layers(part, num_layers)
+        else:
+            self.prefill.on_prefilling(part)
 
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds all of the KV."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from engine_shim.core.fates import AccessEnded, Address, CallPeer, Fate, FateDesk, FateEffect, PeerDied
-from engine_shim.core.transfer_plan import check_layouts
+from engine_shim.core.layout_match import check_layouts
 from engine_shim.driver.handshake import PROTOCOL_VERSION, Answer, Caller, PeerCard
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import DropPeer, Writer

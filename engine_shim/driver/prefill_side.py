@@ -54,6 +54,10 @@ class PrefillSide:
         """The engine holds the KV of the first tokens, and goes on."""
         self._run(self.desk.on_prefilling(part, self._now()))
 
+    def on_layers(self, whole: PrefillDone, num_layers: int) -> None:
+        """The engine holds so many layers of the KV, and goes on."""
+        self._run(self.desk.on_layers(whole, num_layers, self._now()))
+
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds the KV."""
         self._run(self.desk.on_prefilled(done, self._now()))
@@ -118,7 +122,7 @@ class PrefillSide:
         wanted = chunk.of(order.registration)
         try:
             peer = self._shell.peers.find(wanted.decode_engine_id)
-            plan = plan_registered(wanted, order.done, self._shell.peers.card.layout, peer.layout)
+            plan = plan_registered(wanted, order.done, self._shell.peers.card.layout, peer.layout, chunk.layers)
         except TandemError as error:
             self._run(self.desk.on_written(transfer_id, error.code, self._now()))
             return

@@ -1,15 +1,15 @@
 """The Engine port: what the shim asks of an engine, and what it is told.
 
 An engine is single-threaded and does no I/O. One thread owns it, calls its verbs, and calls `step()` while
-`has_work()`; all that the engine has to say comes back as events of `step()`.
+`has_work()`; what the engine has to say comes back as events of `step()`, or is told early.
 
 Pins. Blocks that the fabric may read or write are *pinned*: they outlive their sequence until `unpin`. There are two
 kinds, and a sequence has at most one of them, by its Purpose:
 
     HOLD      (prefill) after the prompt is computed and one token sampled, the sequence ends (`length` or `stop`)
               and its blocks stay pinned until `unpin`. `Prefilled` comes before the last TokensOut, or in the same
-              step. One that is asked for `in_parts` may tell of what is there while it computes (`Prefilling`); its
-              blocks are pinned from then on, and it keeps them.
+              step. One that is asked for `in_parts` may tell of what is there while it computes (`Prefilling`), amid
+              a step too; its blocks are pinned before, and it keeps them.
     RECEIVE   (decode) blocks for the whole prompt are taken and pinned as Seats when the sequence is scheduled
               (`Seated`); it is parked until `kv_ready`, which ends the pin and makes it runnable with
               `num_prompt_tokens - 1` tokens present, so that decode itself computes the last prompt token. An `abort`
@@ -21,6 +21,7 @@ cache only at `kv_ready`. `unpin` and `abort` of an unknown sequence do nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -85,6 +86,8 @@ class SequenceRequest:
     purpose: Purpose = Purpose.GENERATE
     in_parts: bool = False
     """HOLD: tell of the KV that is there before all of it is, where the engine can."""
+    layers_from_tokens: int = 0
+    """In parts: when the last step computes at least so many tokens, tell of layers as well; 0: never."""
     ahead: bool = False
     """Wait before all others: somebody who has waited already waits for it, and it is small."""
 
@@ -136,6 +139,8 @@ class Prefilling:
     seq_id: str
     blocks: BlockTable
     num_tokens: int
+    num_layers: int = 0
+    """Only the first so many layers of it are, and the prompt ends there; 0: all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +259,16 @@ class Engine(Protocol):
     def step(self) -> list[EngineEvent]:
         """Run one batch; return what happened, in order."""
 
+    def tell_early(self, tell: Callable[[Prefilling], None]) -> None:
+        """From here on, Prefilling does not wait for the end of a step: `tell` is called, from any thread."""
+
     def load(self) -> EngineLoad:
         """How busy the engine is, now."""
 
 
 class EngineRunner(Protocol):
-    """Whoever steps an engine and passes its verbs on: the thread that owns it, or the way to a server that does.
-
-    Verbs return at once and take effect soon; what happens comes back as events on the Driver's loop.
-    """
+    """Whoever steps an engine and passes its verbs on: the thread that owns it, or the way to a server that does. Verbs
+    return at once and take effect soon; what happens comes back as events on the Driver's loop."""
 
     @property
     def load(self) -> EngineLoad:

@@ -42,6 +42,7 @@ class EngineThread:
         self._inbox: SimpleQueue[Verb | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tandem-engine", daemon=True)
         self._load: EngineLoad = engine.load()
+        engine.tell_early(lambda part: self._tell([part]))
 
     @property
     def load(self) -> EngineLoad:

@@ -66,6 +66,7 @@ SAFEGUARDS: dict[str, Safeguard] = {
         Safeguard(
             "chunks_follow_prefill", _I.RIGHT_KV, "of a prompt that is being computed, only what is there is pushed"
         ),
+        Safeguard("layers_follow_prefill", _I.RIGHT_KV, "of the last chunk, only layers that are there are pushed"),
         Safeguard(
             "pin_chunks", _I.KV_SAFE, "blocks of a prompt that is being computed are pinned before any is pushed"
         ),
@@ -124,6 +125,13 @@ class _RunsAhead(PrefillDesk):
     def on_prefilling(self, part: PrefillDone, now: float) -> list[PrefillEffect]:
         everything = replace(part, num_tokens=len(part.blocks) * self._limits.block_tokens)
         return super().on_prefilling(everything, now)
+
+
+class _LayersRunAhead(PrefillDesk):
+    """With the first layer of the last chunk, all but the last are taken for computed."""
+
+    def on_layers(self, whole: PrefillDone, num_layers: int, now: float) -> list[PrefillEffect]:
+        return super().on_layers(whole, self._limits.num_layers, now)
 
 
 class _SaysStoppedEarly(PrefillDesk):
@@ -214,6 +222,7 @@ _PREFILL_DESKS: dict[str, type[PrefillDesk]] = {
     "stopped_answer": _NeverStopped,
     "drain_before_free_kv": _HastyPrefill,
     "chunks_follow_prefill": _RunsAhead,
+    "layers_follow_prefill": _LayersRunAhead,
     "drain_before_stopped": _SaysStoppedEarly,
 }
 _SEAT_DESKS: dict[str, type[SeatDesk]] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine_shim.simulation.memory import BlockPool, Content, Copy
+from engine_shim.simulation.memory import ALL_LAYERS, BlockPool, Content, Copy
 from engine_shim.simulation.network import Server
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import Invariant, request_in
@@ -41,6 +41,12 @@ class CopyOrder:
     """Called in the mover, when nothing of it can land any more."""
     on_landed: Callable[[], None] | None = None
     """Called in the peer when all has landed: the tag."""
+    layers: range = ALL_LAYERS
+    """Of each block."""
+
+    def contents(self, source: int) -> list[Content]:
+        """What this block of prefill has to give."""
+        return [content or (self.transfer_id, -1) for content in self.source.held(source, self.layers)]
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +61,7 @@ class _Running:
     """Its mover has been told of its end."""
     orphaned: bool = False
     """Its mover has ended it, one way or another."""
-    sent: list[Content] = field(default_factory=list)
+    sent: list[list[Content]] = field(default_factory=list)
     """What is still under way of an orphaned WRITE, piece by piece."""
 
 
@@ -136,7 +142,7 @@ class Copies:
             return
         running.orphaned = True
         # They have left prefill's blocks already.
-        running.sent = [order.source.holds.get(source, (order.transfer_id, -1)) for source, _ in running.copy.pieces]
+        running.sent = [order.contents(source) for source, _ in running.copy.pieces]
         running.copy.source = None
         self.scene.timeline.after(DRAIN_S * self.scene.rng.random(), target, self._drain, running)
 
@@ -179,8 +185,8 @@ class Copies:
         if owner != order.transfer_id:
             what = f"bytes of {order.transfer_id} land in a seat of {owner or 'nobody'}"
             scene.violate(Invariant.SEATS_SAFE, request_in(order.transfer_id), what)
-        sent = running.sent.pop(0) if running.orphaned else order.source.holds.get(source, (order.transfer_id, -1))
-        order.target.holds[target] = sent
+        sent = running.sent.pop(0) if running.orphaned else order.contents(source)
+        order.target.put(target, sent, order.layers)
 
     def _forget(self, running: _Running) -> None:
         self._running.pop(running, None)

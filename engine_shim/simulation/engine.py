@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_shim.engine.port import Purpose
-from engine_shim.simulation.memory import BlockPool
+from engine_shim.simulation.engine_events import EngineEvent, Prefilled, Prefilling, Seated, TokenOut
+from engine_shim.simulation.memory import ALL_LAYERS, BlockPool, Content
 from engine_shim.simulation.scene import Scene
 from engine_shim.simulation.story import Invariant, request_in
 from engine_shim.simulation.timeline import Process
@@ -60,45 +61,6 @@ class Sequence:
     def text(self) -> TransferId:
         """What its KV is of: only prompts of one conversation have any in common."""
         return TransferId(self.prompt.conversation) if self.prompt.conversation else self.transfer_id
-
-
-@dataclass(frozen=True, slots=True)
-class Seated:
-    """Seats are reserved; tokens `wanted[0] <= t < wanted[1]` are wanted."""
-
-    transfer_id: TransferId
-    seats: tuple[int, ...]
-    wanted: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilling:
-    """The KV of the first tokens is in these blocks, the whole prompt's, which are pinned."""
-
-    transfer_id: TransferId
-    blocks: tuple[int, ...]
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """The KV of the prompt is in these blocks, which are pinned."""
-
-    transfer_id: TransferId
-    blocks: tuple[int, ...]
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class TokenOut:
-    """A token of decode."""
-
-    transfer_id: TransferId
-    index: int
-    is_last: bool
-
-
-EngineEvent = Seated | Prefilling | Prefilled | TokenOut
 
 
 class ToyEngine:
@@ -221,7 +183,7 @@ class ToyEngine:
         first = end if prompt.cached else sequence.num_computed * BLOCK_TOKENS
         if prompt.cached:
             for index, block in enumerate(sequence.blocks):
-                self.pool.holds[block] = (sequence.text, index)
+                self.pool.put(block, _all((sequence.text, index)))
         if first == end:
             self._scene.timeline.timer(STEP_S, self._process, self._decode, sequence)
         else:
@@ -236,14 +198,28 @@ class ToyEngine:
         num_blocks = sequence.prompt.num_blocks
         count = min(self._scene.chunk_blocks or num_blocks, num_blocks - sequence.num_computed)
         wait_s = sequence.prompt.prefill_for_s * (count / num_blocks)
-        self._scene.timeline.timer(wait_s, self._process, self._end_chunk, sequence, sequence.num_computed + count)
+        end = sequence.num_computed + count
+        if end == num_blocks and self._scene.in_layers:
+            for layer in ALL_LAYERS[:-1]:
+                at_s = wait_s * (layer + 1) / len(ALL_LAYERS)
+                self._scene.timeline.timer(at_s, self._process, self._end_layer, sequence, layer)
+        self._scene.timeline.timer(wait_s, self._process, self._end_chunk, sequence, end)
+
+    def _end_layer(self, sequence: Sequence, layer: int) -> None:
+        """A layer of the last chunk is computed."""
+        transfer_id, blocks = sequence.transfer_id, sequence.blocks
+        if self._running.get(transfer_id) is not sequence:
+            return
+        for index in range(sequence.num_computed, len(blocks)):
+            self.pool.put(blocks[index], [(sequence.text, index)], range(layer, layer + 1))
+        self._tell_part(Prefilling(transfer_id, blocks, sequence.prompt.num_tokens, layer + 1))
 
     def _end_chunk(self, sequence: Sequence, num_blocks: int) -> None:
         transfer_id, blocks = sequence.transfer_id, sequence.blocks
         if self._running.get(transfer_id) is not sequence:
             return
         for index in range(sequence.num_computed, num_blocks):
-            self.pool.holds[blocks[index]] = (sequence.text, index)
+            self.pool.put(blocks[index], _all((sequence.text, index)))
         sequence.num_computed = num_blocks
         if sequence.prompt.conversation and self._scene.rng.random() < KEEPS:
             self._remember(sequence, min(num_blocks, sequence.prompt.num_tokens // BLOCK_TOKENS))
@@ -252,10 +228,13 @@ class ToyEngine:
             self._pins[transfer_id] = blocks
             self._tell(Prefilled(transfer_id, blocks, sequence.prompt.num_tokens))
             return
-        if "pin_chunks" not in self._scene.off:
-            self._pins[transfer_id] = blocks
-        self._tell(Prefilling(transfer_id, blocks, num_blocks * BLOCK_TOKENS))
+        self._tell_part(Prefilling(transfer_id, blocks, num_blocks * BLOCK_TOKENS))
         self._compute_more(sequence)
+
+    def _tell_part(self, part: Prefilling) -> None:
+        if "pin_chunks" not in self._scene.off:
+            self._pins[part.transfer_id] = part.blocks
+        self._tell(part)
 
     def _decode(self, sequence: Sequence) -> None:
         if self._running.get(sequence.transfer_id) is not sequence:
@@ -272,9 +251,9 @@ class ToyEngine:
 
     def _check_kv(self, sequence: Sequence) -> None:
         for index, block in enumerate(sequence.blocks[: -(-(sequence.prompt.num_tokens - 1) // BLOCK_TOKENS)]):
-            found = self.pool.holds.get(block)
-            if found != (sequence.text, index):
-                what = f"block {index} of {sequence.transfer_id} holds {_content(found)}"
+            held = self.pool.held(block)
+            if held != _all((sequence.text, index)):
+                what = f"block {index} of {sequence.transfer_id} holds {', '.join(map(_content, held))}"
                 self._scene.violate(Invariant.RIGHT_KV, request_in(sequence.transfer_id), what)
                 return
 
@@ -295,5 +274,10 @@ class ToyEngine:
         timeline.after(at - timeline.now, self._process, self._on_event, event)
 
 
-def _content(found: tuple[TransferId, int] | None) -> str:
+def _all(content: Content) -> list[Content]:
+    """In all layers."""
+    return [content] * len(ALL_LAYERS)
+
+
+def _content(found: Content | None) -> str:
     return "nothing" if found is None else f"block {found[1]} of {found[0]}"

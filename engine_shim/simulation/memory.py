@@ -13,6 +13,7 @@ from router.contract.ids import TransferId
 
 Content = tuple[TransferId, int]
 """KV of which attempt, and which block of its prompt."""
+ALL_LAYERS = range(3)
 
 
 class BlockPool:
@@ -22,11 +23,11 @@ class BlockPool:
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks))
         self.owner: dict[int, TransferId] = {}
-        self.holds: dict[int, Content] = {}
-        """What was last written; a block keeps it when it is freed, as memory does."""
         self._cached: dict[Content, int] = {}
         self._names: dict[int, Content] = {}
         """The prefix cache: what the engine believes to be in blocks, and each block's entry there."""
+        self._holds: dict[tuple[int, int], Content] = {}
+        """What was last written to a layer of a block, which keeps it when it is freed, as memory does."""
 
     @property
     def num_taken(self) -> int:
@@ -73,6 +74,14 @@ class BlockPool:
         for block in blocks:
             self._free.remove(block)
             self.owner[block] = owner
+
+    def held(self, block: int, layers: range = ALL_LAYERS) -> list[Content | None]:
+        """What is in these layers of the block."""
+        return [self._holds.get((block, layer)) for layer in layers]
+
+    def put(self, block: int, contents: Iterable[Content], layers: range = ALL_LAYERS) -> None:
+        """These layers of the block hold this, in order."""
+        self._holds.update(((block, layer), content) for layer, content in zip(layers, contents, strict=True))
 
     def give(self, blocks: Iterable[int]) -> None:
         """The blocks belong to nobody; what was free already stays so."""

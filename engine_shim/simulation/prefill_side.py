@@ -20,6 +20,7 @@ from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.simulation.ablations import new_prefill_desk
 from engine_shim.simulation.copies import CopyOrder
 from engine_shim.simulation.engine import BLOCK_TOKENS
+from engine_shim.simulation.memory import ALL_LAYERS
 from engine_shim.simulation.messages import Envelope
 from engine_shim.simulation.story import Invariant, request_in
 from router.contract.errors import PeerGone, TandemError
@@ -61,11 +62,13 @@ class PrefillSide:
         self._states: dict[TransferId, JoinState] = {}
         """As of the last Walked."""
 
-    def on_prefilling(self, part: PrefillDone) -> None:
-        """The engine holds the KV of the first tokens, and goes on."""
-        self._shim.tell(f"Prefilled, first {part.num_tokens} tokens", part.transfer_id)
+    def on_prefilling(self, part: PrefillDone, num_layers: int) -> None:
+        """The engine holds the KV of these tokens, or only its first `num_layers` layers, and goes on."""
+        what = f"{num_layers} layers" if num_layers else f"{part.num_tokens} tokens"
+        self._shim.tell(f"Prefilled, first {what}", part.transfer_id)
         self._visit(part.transfer_id, Arrival.PREFILLED)
-        self._run(self.desk.on_prefilling(part, self._shim.scene.now))
+        now = self._shim.scene.now
+        self._run(self.desk.on_layers(part, num_layers, now) if num_layers else self.desk.on_prefilling(part, now))
 
     def on_prefilled(self, done: PrefillDone) -> None:
         """The engine holds the KV."""
@@ -158,7 +161,9 @@ class PrefillSide:
         touched = slice(chunk.first_token // BLOCK_TOKENS, -(-chunk.end_token // BLOCK_TOKENS))
         pieces = tuple(zip(order.done.blocks[touched], registration.seats[touched], strict=True))
         parts = 1 if shim.scene.chunk_blocks else min(shim.scene.rng.choice((1, 1, MAX_PARTS)), len(pieces))
-        shim.tell(f"posts WRITE {chunk.seq + 1} of {chunk.total or 'several'} in {parts} part(s)", transfer_id)
+        what = "" if chunk.layers is None else f", layers {chunk.layers.start} to {chunk.layers.stop - 1},"
+        shim.tell(f"posts WRITE {chunk.seq + 1} of {chunk.total or 'several'}{what} in {parts} part(s)", transfer_id)
+        shim.scene.counts["WRITE of layers"] += chunk.layers is not None
         ends: list[TandemError | None] = []
         for part in range(parts):
             seq, total = (chunk.seq, chunk.total) if parts == 1 else (part, parts)
@@ -173,6 +178,7 @@ class PrefillSide:
                     pieces[part::parts],
                     partial(self._on_part_ended, transfer_id, ends, parts),
                     None if decode is None else partial(decode.decode.on_tag, transfer_id, tag),
+                    chunk.layers or ALL_LAYERS,
                 )
             )
 

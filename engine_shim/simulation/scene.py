@@ -56,6 +56,8 @@ class Scene:
     """Of each engine's KV cache."""
     chunk_blocks: int = 0
     """Blocks of a prompt that prefill computes before it tells of them; 0: it tells when all are computed."""
+    in_layers: bool = False
+    """It tells of layers, too, while it computes the last of them."""
     limits: PushLimits = field(default_factory=PushLimits)
     """How pushes are cut."""
     recomputes: bool = False

@@ -10,7 +10,8 @@ from engine_shim.engine.port import Purpose
 from engine_shim.simulation.acquaintances import Acquaintances
 from engine_shim.simulation.copies import Copies
 from engine_shim.simulation.decode_side import DecodeSide
-from engine_shim.simulation.engine import EngineEvent, Prefilled, Prefilling, Seated, TokenOut, ToyEngine
+from engine_shim.simulation.engine import ToyEngine
+from engine_shim.simulation.engine_events import EngineEvent, Prefilled, Prefilling, Seated, TokenOut
 from engine_shim.simulation.journal import Journal
 from engine_shim.simulation.messages import (
     CancelCall,
@@ -154,9 +155,9 @@ class Shim(Server):
                     running.ear.send(self, Token(transfer_id, index, is_last))
                     if is_last:
                         del self.running[transfer_id]
-            case Prefilling(transfer_id, blocks, num_tokens):
+            case Prefilling(transfer_id, blocks, num_tokens, num_layers):
                 self.scene.on_moment("chunk", self.name)
-                self.prefill.on_prefilling(PrefillDone(transfer_id, blocks, num_tokens))
+                self.prefill.on_prefilling(PrefillDone(transfer_id, blocks, num_tokens), num_layers)
             case Prefilled(transfer_id, blocks, num_tokens):
                 self._on_prefilled(PrefillDone(transfer_id, blocks, num_tokens))
             case Seated(transfer_id, seats, wanted):

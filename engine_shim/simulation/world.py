@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine_shim.core.push import PushLimits
 from engine_shim.simulation.chaos import (
     CHUNK_MOMENTS,
     LAST_FAULT_S,
@@ -20,10 +19,11 @@ from engine_shim.simulation.chaos import (
 )
 from engine_shim.simulation.client import Client, End
 from engine_shim.simulation.copies import Copies
-from engine_shim.simulation.engine import BLOCK_TOKENS, Prompt
+from engine_shim.simulation.engine import Prompt
 from engine_shim.simulation.late import draw_late
 from engine_shim.simulation.messages import Ask
 from engine_shim.simulation.network import Network, Noise, Server
+from engine_shim.simulation.pushes import draw_pushes
 from engine_shim.simulation.replica import Replica
 from engine_shim.simulation.scene import Pace, Scene
 from engine_shim.simulation.shim import Shim
@@ -94,7 +94,7 @@ class World:
         faults, network.noise = draw_chaos(rng, ("store", *shims, *self._routers))
         self._chunks = random.Random(self.seed ^ CHUNKS)
         if self._chunks.random() < 0.5:
-            self._draw_pushes()
+            draw_pushes(self.scene, self.seed, self._chunks)
             faults += draw_chunk_faults(self._chunks, ("store", *shims, *self._routers))
         self.scene.late, more = draw_late(self.seed, self._mode, ("store", *shims, *self._routers))
         faults += more
@@ -125,14 +125,6 @@ class World:
         violations = tuple(scene.story.violations)
         story = scene.story.of(violations[0].request if violations else "") if violations or tells else ()
         return Verdict(self.seed, len(self.clients), scene.counts, violations, tuple(story))
-
-    def _draw_pushes(self) -> None:
-        """Prefill tells of chunks; WRITEs are long or short, and one to three are under way at once."""
-        rng, scene = self._chunks, self.scene
-        scene.chunk_blocks = rng.choice((1, 1, 2))
-        blocks = (rng.choice((1, 1, 2)), rng.choice((1, 2, 9)))
-        least, most = (BLOCK_TOKENS * num_blocks for num_blocks in blocks)
-        scene.limits = PushLimits(BLOCK_TOKENS, least, most, rng.choice((1, 2, 3)))
 
     # Requests.
 

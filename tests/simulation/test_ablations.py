@@ -17,8 +17,9 @@ SEEN_AT = {
     "registration_deadline": 149,
     "hedge_needs_fresh_attempt": 3,
     "hedge_loser_is_silenced": 54,
-    "chunks_follow_prefill": 28,
-    "pin_chunks": 74,
+    "chunks_follow_prefill": 22,
+    "layers_follow_prefill": 29,
+    "pin_chunks": 6,
     "drain_before_stopped": 3,
 }
 """Seeds that are tried first, since they showed it once; whatever changes their course costs time, not the test."""

@@ -7,6 +7,7 @@ prompt, then counts up. A RECEIVE sequence checks each wanted byte of its seats 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Semaphore
 
@@ -34,13 +35,16 @@ class FakeSequence:
     parked: bool = False
     num_out: int = 0
     num_computed: int = 0
+    num_layers: int = 0
+    """Of the last part."""
 
 
 @dataclass
 class FakeEngine:
     """Steps one token per sequence; `slow_steps` holds HOLD sequences back for so many steps.
 
-    A HOLD sequence that is asked for in parts computes `part_tokens` of its prompt in each step, if that is set.
+    A HOLD sequence that is asked for in parts computes `part_tokens` of its prompt in each step, if that is set; the
+    last of them one layer a step, told early, if it is asked for layers.
     """
 
     layout: KVLayout
@@ -65,6 +69,10 @@ class FakeEngine:
         self.free = list(range(self.layout.num_blocks))
         self.card = ModelCard("fake", "fake", 4096, 32000, (2,), "0" * 16, 0)
         self.prefix_hit_tokens = 0
+        self.tell: Callable[[Prefilling], None] | None = None
+
+    def tell_early(self, tell: Callable[[Prefilling], None]) -> None:
+        self.tell = tell
 
     def add(self, request: SequenceRequest) -> None:
         if request.seq_id in self.sequences:
@@ -157,10 +165,17 @@ class FakeEngine:
         end = len(prompt)
         if sequence.request.in_parts and self.part_tokens:
             end = min(sequence.num_computed + self.part_tokens, end)
-        for position in range(sequence.num_computed, end):
-            self._write(sequence.blocks, position, prompt[position])
-        sequence.num_computed = end
         self.pins[seq_id] = sequence.blocks
+        if end == len(prompt) and 0 < sequence.request.layers_from_tokens <= end - sequence.num_computed:
+            sequence.num_layers += 1
+            self._write_some(sequence, end, range(sequence.num_layers - 1, sequence.num_layers))
+            if sequence.num_layers < self.layout.num_layers:
+                assert self.tell is not None
+                self.tell(Prefilling(seq_id, sequence.blocks, end, sequence.num_layers))
+                return []
+        else:
+            self._write_some(sequence, end, range(self.layout.num_layers))
+        sequence.num_computed = end
         if end < len(prompt):
             return [Prefilling(seq_id, sequence.blocks, end)]
         del self.sequences[seq_id]
@@ -187,10 +202,11 @@ class FakeEngine:
         start = block * shape.block_bytes + place * shape.slab_token_bytes
         return [start + k * slab for k in range(2 * shape.num_layers)]
 
-    def _write(self, blocks: tuple[int, ...], position: int, token: int) -> None:
-        byte = (token * 7 + position) % 251 + 1
-        for place in self._places(blocks, position):
-            ctypes.memset(self.region.base + place, byte, self.layout.slab_token_bytes)
+    def _write_some(self, sequence: FakeSequence, end: int, layers: range) -> None:
+        for position in range(sequence.num_computed, end):
+            byte = (sequence.request.prompt[position] * 7 + position) % 251 + 1
+            for place in self._places(sequence.blocks, position)[2 * layers.start : 2 * layers.stop]:
+                ctypes.memset(self.region.base + place, byte, self.layout.slab_token_bytes)
 
     def _check(self, sequence: FakeSequence) -> None:
         prompt = sequence.request.prompt

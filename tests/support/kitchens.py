@@ -55,6 +55,8 @@ class Site:
     recomputed: list[tuple[TransferId, str]] = field(default_factory=list)
     limits: PushLimits = field(default_factory=PushLimits)
     """How pushes are cut."""
+    layers_from_tokens: int = 0
+    """Last chunks of so many tokens are told of in layers; 0: none is."""
     recall: RecallRules | None = None
     calls: dict[str, Call] = field(default_factory=dict)
     """What a call to this engine brings, where it is not answered."""
@@ -82,6 +84,7 @@ class Site:
             self.walked.append,
             self.kv_failure,
             lambda transfer_id, error: self.recomputed.append((transfer_id, error.code)),
+            layers_from_tokens=self.layers_from_tokens,
         )
         kv = KVIdentity(engine_id, "127.0.0.1", 1, engine.layout, "same", (Mode.PUSH, Mode.PULL, Mode.LOCAL))
         instance = Instance(instance_id, role, epoch, "http://127.0.0.1:1", "fake", 4096, kv)

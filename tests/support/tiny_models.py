@@ -141,11 +141,13 @@ def ask(
     purpose: Purpose = Purpose.GENERATE,
     max_tokens: int = 12,
     in_parts: bool = False,
+    layers_from_tokens: int = 0,
     **sampling: object,
 ) -> SequenceRequest:
     """Greedy and without EOS, unless `sampling` says otherwise."""
     params = {"temperature": 0.0, "ignore_eos": True} | sampling
-    return SequenceRequest(seq_id, tuple(prompt), SamplingParams(max_tokens=max_tokens, **params), purpose, in_parts)  # type: ignore[arg-type]
+    chosen = SamplingParams(max_tokens=max_tokens, **params)  # type: ignore[arg-type]
+    return SequenceRequest(seq_id, tuple(prompt), chosen, purpose, in_parts, layers_from_tokens)
 
 
 def drain(engine: ReferenceEngine) -> list[EngineEvent]:

@@ -9,7 +9,7 @@ row is padding:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +51,8 @@ class Batch:
     """Block id, and token within the block, that each row's KV goes to."""
     wanted: torch.Tensor | None
     """[sum of num_wanted] indices of the rows that come out; None: all of them, in order."""
+    on_layer: Callable[[int], None] | None = None
+    """Told by the model, where it can, how many layers have been launched whose KV is in the cache with that."""
 
 
 def make_batch(chunks: Sequence[Chunk], block_tokens: int, device: torch.device) -> Batch:

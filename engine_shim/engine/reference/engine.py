@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from engine_shim.engine.port import (
     FinishReason,
     ModelCard,
     Prefilled,
+    Prefilling,
     Purpose,
     SequenceFailed,
     SequenceRequest,
@@ -83,7 +85,7 @@ class ReferenceEngine:
         self._pool = BlockPool(self.layout.num_blocks, prefix_cache=settings.prefix_cache)
         limits = Limits(settings.max_num_seqs, settings.max_batch_tokens, settings.block_tokens)
         self._pins = Pins(self._pool)
-        self._parts = Parts(self._pins)
+        self._parts = Parts(self._pins, self._cache.mark, config.num_layers)
         self._scheduler = Scheduler(self._pool, self._pins, limits)
         self._live: dict[str, Sequence] = {}
         self.card = ModelCard(
@@ -109,8 +111,13 @@ class ReferenceEngine:
             return GraphedModel(model, kernels, self._cache, settings.max_num_seqs)
         return model
 
+    def tell_early(self, tell: Callable[[Prefilling], None]) -> None:
+        """See Engine.tell_early."""
+        self._parts.tell_early(tell)
+
     def close(self) -> None:
         """Processes of the engine's own have ended."""
+        self._parts.close()
         if self._ranks is not None:
             self._ranks.close()
 
@@ -194,7 +201,7 @@ class ReferenceEngine:
         if not schedule.rows:
             return events
         try:
-            outcomes = self._runner.run(schedule.rows)
+            outcomes = self._runner.run(schedule.rows, self._parts.during(schedule.rows))
         except RankGone as error:
             return events + [self._fail(sequence, error) for sequence in list(self._scheduler.running)]
         except Exception as error:
@@ -205,7 +212,7 @@ class ReferenceEngine:
         for sequence, count in schedule.rows:
             sequence.num_computed += count
             self._scheduler.remember(sequence)
-        events += self._parts.on_step([sequence for sequence, _ in schedule.rows], self._cache.mark)
+        events += self._parts.after([sequence for sequence, _ in schedule.rows])
         for sequence, outcome in outcomes:
             if isinstance(outcome, TandemError):
                 events.append(self._fail(sequence, outcome))

@@ -63,13 +63,14 @@ class KVCache:
         """Row r of `kv` [rows, 2, kv_heads, head_dim] is in block `places[0][r]` at token `places[1][r]`."""
         self.layers[layer].index_put_(places, kv)
 
-    def mark(self) -> Callable[[], bool]:
-        """True once all that has been computed so far is in memory, for others than the device's stream to read too."""
+    def mark(self) -> Callable[[], None] | None:
+        """Blocks, on any thread, until all that has been launched so far is in memory, for others than the device's
+        stream to read too; None when it is already."""
         if self.tensor.device.type != "cuda":
-            return lambda: True
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            return None
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.tensor.device))
-        return lambda: bool(event.query())  # type: ignore[no-untyped-call]
+        return event.synchronize
 
 
 def _zeros(

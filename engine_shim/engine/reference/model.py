@@ -59,6 +59,8 @@ class Model:
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             mixed = x if plan is None else self._mix(index, x, entry, plan)
+            if batch.on_layer is not None:
+                batch.on_layer(index + 1)
             if index == last and batch.wanted is not None:
                 # Rows that nobody wants have left their KV behind and are of no more use.
                 x, mixed = x[batch.wanted], mixed[batch.wanted]

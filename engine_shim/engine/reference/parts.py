@@ -1,54 +1,88 @@
-"""Parts: what sequences that compute their prompt in chunks have told of it so far."""
+"""Parts: what sequences tell of their prompt's KV while they compute it: chunk by chunk, and the last chunk by layers.
+
+Their blocks are pinned as soon as kernels that fill them are launched, and what is there is told of once those have
+ended. Where launching runs ahead of computing, a thread of its own waits for that, so that no step does.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
 
-from engine_shim.engine.port import Prefilling
+from engine_shim.engine.port import Prefilling, Purpose
 from engine_shim.engine.reference.pins import Pins
 from engine_shim.engine.reference.sequence import Sequence as Seq
-from engine_shim.engine.reference.sequence import State
 
+MOST_NOTICES = 8
+"""Of layers, in one step."""
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    sequence: Seq
-    table: list[int]
-    """The sequence's own, so that another one shows that it was preempted meanwhile."""
-    num_tokens: int
-    is_there: Callable[[], bool]
+Mark = Callable[[], Callable[[], None] | None]
+"""See KVCache.mark."""
 
 
 class Parts:
-    """Pins the blocks of a sequence before anybody hears of them, and tells of KV when it is in memory, not earlier."""
+    """Tells of KV when it is in memory, not earlier, and of everything whose blocks it has pinned."""
 
-    def __init__(self, pins: Pins) -> None:
-        self._pins = pins
-        self._computing: deque[_Part] = deque()
+    def __init__(self, pins: Pins, mark: Mark, num_layers: int) -> None:
+        self._pins, self._mark, self._num_layers = pins, mark, num_layers
+        self._untold: list[Prefilling] = []
+        self._tell: Callable[[Prefilling], None] = self._untold.append
+        self._launched: SimpleQueue[tuple[Callable[[], None], list[Prefilling]] | None] = SimpleQueue()
+        self._watcher: Thread | None = None
 
-    def on_step(self, sequences: Sequence[Seq], mark: Callable[[], Callable[[], bool]]) -> list[Prefilling]:
-        """A step has been launched; returns what is new in memory.
+    def tell_early(self, tell: Callable[[Prefilling], None]) -> None:
+        """See Engine.tell_early."""
+        self._tell = tell
 
-        Args:
-            sequences: those that took part in it.
-            mark: see KVCache.mark; called only when there is something to tell.
-        """
+    def close(self) -> None:
+        """The thread, if there is one, ends."""
+        self._launched.put(None)
+
+    def during(self, rows: Sequence[tuple[Seq, int]]) -> Callable[[int], None] | None:
+        """What to call with the number of layers launched, in the step that computes these counts of tokens; None when
+        nobody wants to know."""
+        last = [one for one, count in rows if count == one.num_missing and 0 < one.layers_from_tokens <= count]
+        if not last:
+            return None
+        every = -(-self._num_layers // MOST_NOTICES)
+
+        def on_layer(num_layers: int) -> None:
+            if num_layers % every == 0 and num_layers < self._num_layers:
+                self._launch([_part(one, one.num_prompt_tokens, num_layers) for one in last])
+
+        return on_layer
+
+    def after(self, sequences: Sequence[Seq]) -> list[Prefilling]:
+        """A step with these has been launched. Returns what is there, unless it is told early."""
         chunked = [one for one in sequences if one.in_parts and one.num_missing]
         if chunked:
-            is_there = mark()
-            self._computing += [_Part(one, one.table, one.num_computed, is_there) for one in chunked]
-        told = []
-        while self._computing and self._computing[0].is_there():
-            part = self._computing.popleft()
-            # One that has ended meanwhile has no part to tell: it is over, or all of it has been told.
-            if part.sequence.state is State.RUNNING and part.sequence.table is part.table:
-                told.append(self._tell(part))
+            self._launch([_part(one, one.num_computed) for one in chunked])
+        told = self._untold.copy()
+        del self._untold[: len(told)]
         return told
 
-    def _tell(self, part: _Part) -> Prefilling:
-        sequence = part.sequence
-        if sequence.seq_id not in self._pins:
-            self._pins.put(sequence.seq_id, sequence.purpose, tuple(sequence.table))
-        return Prefilling(sequence.seq_id, tuple(sequence.table), part.num_tokens)
+    def _launch(self, parts: list[Prefilling]) -> None:
+        for part in parts:
+            if part.seq_id not in self._pins:
+                self._pins.put(part.seq_id, Purpose.HOLD, part.blocks)
+        wait = self._mark()
+        if wait is None:
+            for part in parts:
+                self._tell(part)
+            return
+        if self._watcher is None:
+            self._watcher = Thread(target=self._watch, name="tandem-parts", daemon=True)
+            self._watcher.start()
+        self._launched.put((wait, parts))
+
+    def _watch(self) -> None:
+        while (launched := self._launched.get()) is not None:
+            wait, parts = launched
+            wait()
+            for part in parts:
+                self._tell(part)
+
+
+def _part(sequence: Seq, num_tokens: int, num_layers: int = 0) -> Prefilling:
+    return Prefilling(sequence.seq_id, tuple(sequence.table), num_tokens, num_layers)

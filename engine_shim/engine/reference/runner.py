@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 
 import torch
 
@@ -27,11 +28,14 @@ class Runner:
         self._cache = cache
         self._sampler = sampler
 
-    def run(self, rows: Rows[tuple[Sequence, int]]) -> list[tuple[Sequence, Sampled | TandemError]]:
+    def run(
+        self, rows: Rows[tuple[Sequence, int]], on_layer: Callable[[int], None] | None = None
+    ) -> list[tuple[Sequence, Sampled | TandemError]]:
         """The KV of each sequence's next `count` tokens is in the cache.
 
         Args:
             rows: sequences, each with how many tokens to compute beyond its `num_computed`.
+            on_layer: see Batch.
         Returns:
             The next token, or the failure, of every sequence all of whose tokens are computed with this batch.
         """
@@ -39,6 +43,8 @@ class Runner:
         ordered = sorted(rows, key=lambda row: (row[1] > 1, row[0].num_computed))
         chunks = [_chunk(sequence, count) for sequence, count in ordered]
         batch = make_batch(chunks, self._cache.layout.block_tokens, self._cache.tensor.device)
+        if on_layer is not None:
+            batch = replace(batch, on_layer=on_layer)
         hidden = self._model.forward(batch, self._cache)
         complete: list[Sequence] = []
         last_rows: list[int] = []

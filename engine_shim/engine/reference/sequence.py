@@ -42,6 +42,7 @@ class Sequence:
         self.num_remembered_blocks = 0
         self.in_parts = request.in_parts and request.purpose is Purpose.HOLD and request.sampling.max_tokens == 1
         """It tells of its KV while it computes, and is pinned meanwhile; one that could still grow is not."""
+        self.layers_from_tokens = request.layers_from_tokens if self.in_parts else 0
         self.names = names
         self.text = text
         self.computes_prompt = request.purpose is not Purpose.RECEIVE

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.core.head_shares import writers_of
-from engine_shim.core.transfer_plan import Side, plan_transfer
+from engine_shim.core.transfer_plan import Side, layers_pay, plan_transfer
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import KVLayout, KVOrder
 from tests.support.kv_oracle import Model, apply, heads_of, place_of, ranks_of
 
 
 def layout(block_tokens: int, num_blocks: int, order: KVOrder, **other: object) -> KVLayout:
-    facts = {"num_layers": 2, "num_kv_heads": 1, "head_dim": 2, "dtype": "float16"} | other
+    facts = {"num_layers": NUM_LAYERS, "num_kv_heads": 1, "head_dim": 2, "dtype": "float16"} | other
     return KVLayout(block_tokens=block_tokens, num_blocks=num_blocks, order=order, **facts)  # type: ignore[arg-type]
 
 
@@ -41,10 +41,15 @@ def transfers(draw: st.DrawFn) -> tuple[list[Side], list[Side], int, int]:
     return engines[0], engines[1], draw(st.just(0) | st.integers(0, num_tokens)), num_tokens
 
 
-@settings(max_examples=120, deadline=None)
-@given(transfers())
-def test_the_plans_of_all_ranks_bring_each_wanted_byte_once_from_where_it_lies(
-    case: tuple[list[Side], list[Side], int, int],
+NUM_LAYERS = 3
+IN_LAYERS = (None,), (range(1), range(1, 3)), (range(2), range(2, 3)), (range(1), range(1, 2), range(2, 3))
+"""Ways to bring all of them."""
+
+
+@settings(max_examples=160, deadline=None)
+@given(transfers(), st.sampled_from(IN_LAYERS))
+def test_the_plans_of_all_ranks_and_layers_bring_each_wanted_byte_once_from_where_it_lies(
+    case: tuple[list[Side], list[Side], int, int], in_layers: tuple[range | None, ...]
 ) -> None:
     sources, targets, first_token, num_tokens = case
     model = Model(sources[0].layout, sources[0].layout.all_kv_heads, num_tokens)
@@ -54,9 +59,10 @@ def test_the_plans_of_all_ranks_bring_each_wanted_byte_once_from_where_it_lies(
         before, touched = target.copy(), np.zeros(len(target), dtype=np.int64)
         writers = []
         for src, memory in zip(sources, held, strict=True):
-            plan = plan_transfer(src, dst, first_token, num_tokens)
-            apply(plan, memory, target, touched)
-            writers += [src.layout.tp_rank] if plan.spans else []
+            plans = [plan_transfer(src, dst, first_token, num_tokens, layers) for layers in in_layers]
+            for plan in plans:
+                apply(plan, memory, target, touched)
+            writers += [src.layout.tp_rank] if all(plan.spans for plan in plans) else []
         if first_token < num_tokens:
             assert writers == sorted(writers_of(dst.layout, sources[0].layout))
         assert touched.max(initial=0) <= 1, "a byte was written twice"
@@ -121,7 +127,7 @@ def test_head_major_ranks_exchange_one_span_a_block_and_one_for_neighbouring_blo
     assert len(plan_transfer(Side(two[0], blocks), Side(two[0], blocks), 0, 150).spans) == 1
     assert plan_transfer(Side(two[0], blocks), Side(four[2], blocks), 0, 150).spans == ()
     token_major = replace(four[1], order=KVOrder.BLOCK_FIRST)
-    assert len(plan_transfer(Side(two[0], blocks), Side(token_major, blocks), 0, 150).spans) == 150 * 4 * 2
+    assert len(plan_transfer(Side(two[0], blocks), Side(token_major, blocks), 0, 150).spans) == 150 * 4 * NUM_LAYERS
 
 
 def test_a_plan_of_too_many_pieces_is_refused_and_says_what_to_do() -> None:
@@ -139,6 +145,19 @@ def test_pages_of_unequal_shares_are_refused() -> None:
     assert plan_transfer(Side(two[1], (0,)), Side(two[1], (3,)), 0, 4).num_bytes == 4 * two[0].token_bytes
 
 
+@pytest.mark.parametrize("order", [KVOrder.LAYER_FIRST, KVOrder.BLOCK_FIRST])
+def test_pages_go_in_layers_too(order: KVOrder) -> None:
+    paged = layout(4, 8, order, has_pages=True)
+    src, dst = Side(paged, (3, 1, 5)), Side(paged, (0, 7, 2))
+    touched = np.zeros(paged.total_bytes, dtype=np.int64)
+    target, memory = np.zeros_like(touched), np.arange(paged.total_bytes)
+    for layers in (range(2), range(2, 3)):
+        apply(plan_transfer(src, dst, 0, 11, layers), memory, target, touched)
+    whole = np.zeros_like(target)
+    apply(plan_transfer(src, dst, 0, 11), memory, whole, np.zeros_like(touched))
+    assert (target == whole).all() and touched.max() == 1 and touched.sum() == 3 * paged.block_bytes
+
+
 def test_contiguous_blocks_of_equal_size_become_one_span() -> None:
     shape = layout(16, 64, KVOrder.BLOCK_FIRST)
     src, dst = Side(shape, tuple(range(3, 13))), Side(shape, tuple(range(40, 50)))
@@ -146,6 +165,21 @@ def test_contiguous_blocks_of_equal_size_become_one_span() -> None:
     assert [(s.src_offset, s.dst_offset, s.num_bytes) for s in plan.spans] == [
         (3 * shape.block_bytes, 40 * shape.block_bytes, 10 * shape.block_bytes)
     ]
+
+
+def test_layers_pay_where_they_are_no_more_pieces_or_a_piece_is_worth_a_descriptor() -> None:
+    small, large = layout(16, 64, KVOrder.BLOCK_FIRST), layout(16, 64, KVOrder.BLOCK_FIRST, head_dim=4096)
+    assert not layers_pay(small, gathers=False) and not layers_pay(
+        replace(small, order=KVOrder.HEAD_MAJOR), gathers=False
+    )
+    assert layers_pay(replace(small, order=KVOrder.LAYER_FIRST), gathers=False)
+    assert layers_pay(small, gathers=True) and layers_pay(large, gathers=False)
+    blocks, table = [3, 9, 1, 7], {}
+    for order in (KVOrder.LAYER_FIRST, KVOrder.BLOCK_FIRST):
+        side = Side(replace(small, order=order), tuple(blocks))
+        parts = [plan_transfer(side, side, 0, 64, layers) for layers in (range(1), range(1, 3))]
+        table[order] = len(plan_transfer(side, side, 0, 64).spans), sum(len(plan.spans) for plan in parts)
+    assert table == {KVOrder.LAYER_FIRST: (24, 24), KVOrder.BLOCK_FIRST: (4, 8)}
 
 
 def test_contiguous_runs_of_unequal_size_need_one_span_per_slab_when_layer_first() -> None:
@@ -162,7 +196,7 @@ def test_a_wanted_range_of_nothing_is_an_empty_plan() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"num_layers": 3},
+        {"num_layers": 2},
         {"num_kv_heads": 2},
         {"head_dim": 4},
         {"dtype": "float32"},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from queue import SimpleQueue
 
 import pytest
+import torch
 
-from engine_shim.engine.port import SamplingParams, SequenceRequest, TokensOut
+from engine_shim.engine.port import Prefilled, Prefilling, Purpose, SamplingParams, SequenceRequest, TokensOut
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import ReferenceSettings
@@ -47,3 +50,36 @@ def test_half_precision_attends_to_what_float32_does() -> None:
     expected = greedy(engine_on("cpu"), max_tokens=1)
     found = greedy(engine_on("cuda", dtype="bfloat16"), max_tokens=1)
     assert sum(found[key] == expected[key] for key in expected) >= len(PROMPTS) - 2
+
+
+def test_layers_are_told_of_when_they_are_in_memory_and_while_others_are_computed() -> None:
+    """Whoever is told reads them at once, on a stream of its own as a network card would."""
+    settings = {"device": "cuda", "dtype": "bfloat16", "num_blocks": 512, "max_batch_tokens": 4096}
+    engine = open_engine(ReferenceSettings("seeded-qwen3-0.6b", prefix_cache=False, **settings))  # type: ignore[arg-type]
+    side, told = torch.cuda.Stream(), SimpleQueue[tuple[int, torch.Tensor]]()  # type: ignore[no-untyped-call]
+
+    def read(blocks: tuple[int, ...], num_layers: int) -> torch.Tensor:
+        return torch.stack([layer[list(blocks)] for layer in engine._cache.layers[:num_layers]]).cpu()
+
+    def tell(part: Prefilling) -> None:
+        with torch.cuda.stream(side):
+            told.put((part.num_layers, read(part.blocks, part.num_layers)))
+
+    engine.tell_early(tell)
+    prompt = tuple((31 * place) % 1000 for place in range(4096))
+    ask = SequenceRequest("", prompt, SamplingParams(max_tokens=1, temperature=0.0), Purpose.HOLD, True, 1024)
+    for number in range(3):
+        engine.add(replace(ask, seq_id=str(number)))
+        events = []
+        while engine.has_work():
+            events += engine.step()
+        blocks = next(event.blocks for event in events if isinstance(event, Prefilled))
+        final = read(blocks, 28)
+        for layers in range(4, 28, 4):
+            num_layers, found = told.get(timeout=10)
+            assert num_layers == layers
+            assert torch.equal(found, final[:layers]), f"{layers} layers were told of too early"
+        assert all(layer.any() for layer in final)
+        engine._cache.tensor.zero_()
+        engine.unpin(str(number))
+    engine.close()

@@ -1,6 +1,6 @@
 """Progressive push through drivers with threads: chunks that come while prefill computes, and their end at each chunk.
 
-The prefill engine takes a step, which is a chunk of four tokens, each time its gate lets it.
+The prefill engine takes a step, a chunk of four tokens or a layer of the last chunk, each time its gate lets it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from threading import Event, Semaphore
 
 import pytest
 
+from engine_shim.core.push import PushLimits
 from engine_shim.driver import Driver
 from engine_shim.fabric.loopback import LoopbackFabric
 from engine_shim.fabric.port import CopyOrder, CopyState
@@ -22,11 +23,13 @@ from router.contract.rendezvous import JoinState
 from router.contract.wire import PrefillHandoff
 from tests.support.couples import Couple, hand_over_of, open_couple
 from tests.support.fake_engine import FakeEngine
-from tests.support.kitchens import decode_handoff, prompt_request, small_layout, until
+from tests.support.kitchens import Site, decode_handoff, prompt_request, small_layout, until
 
 PROMPT = tuple(range(40, 62))
 ANSWER = [sum(PROMPT), sum(PROMPT) + 1, sum(PROMPT) + 2]
 CHUNK, NUM_CHUNKS = 4, 6
+FIRST_CHUNK, NUM_LAYERS = 16, 5
+"""In layers, the prompt is a chunk and the layers of a second one: as many steps."""
 
 
 @dataclass
@@ -78,15 +81,20 @@ class Stepped(Couple):
 
 @pytest.fixture(params=[(4, 4), (4, 8), (8, 4)], ids=lambda sizes: f"P{sizes[0]}-D{sizes[1]}")
 async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Stepped]:
-    blocks = request.param
-    p = FakeEngine(small_layout(blocks[0]), part_tokens=max(CHUNK, blocks[0]), gate=Semaphore(0))
-    couple = await open_couple(p, FakeEngine(small_layout(blocks[1])), kind=Stepped)
+    blocks, in_layers = request.param[:2], len(request.param) > 2
+    num_layers = NUM_LAYERS if in_layers else 2
+    site = Site(limits=PushLimits(num_layers=num_layers * in_layers), layers_from_tokens=int(in_layers))
+    part_tokens = FIRST_CHUNK if in_layers else max(CHUNK, blocks[0])
+    p = FakeEngine(small_layout(blocks[0], num_layers=num_layers), part_tokens=part_tokens, gate=Semaphore(0))
+    d = FakeEngine(small_layout(blocks[1], num_layers=num_layers))
+    couple = await open_couple(p, d, site=site, kind=Stepped)
     yield couple
     p.gate = None
     await couple.site.aclose()
 
 
-EQUAL = pytest.mark.parametrize("couple", [(4, 4)], indirect=True, ids=["P4-D4"])
+EQUAL = pytest.mark.parametrize("couple", [(4, 4), (4, 4, "layers")], indirect=True, ids=["P4-D4", "layers"])
+LAYERS = pytest.mark.parametrize("couple", [(4, 4, "layers"), (4, 8, "layers")], indirect=True, ids=["P4-D4", "P4-D8"])
 
 
 async def test_when_prefill_is_done_only_the_last_chunk_is_still_to_go(couple: Stepped) -> None:
@@ -101,6 +109,19 @@ async def test_when_prefill_is_done_only_the_last_chunk_is_still_to_go(couple: S
     layout = couple.p.layout
     wanted = len(PROMPT) - 1 - (num_steps - 1) * couple.p.part_tokens
     assert pushes.num_bytes["last"] <= layout.blocks_for(wanted) * layout.block_bytes
+    assert couple.d.mismatches == 0
+    await couple.wait_quiet()
+
+
+@LAYERS
+async def test_when_prefill_is_done_only_the_last_layer_of_the_last_chunk_is_still_to_go(couple: Stepped) -> None:
+    couple.begin("a")
+    pushes = hand_over_of(couple.prefill).prefill.pushes
+    await couple.compute(NUM_CHUNKS - 1, "a")
+    assert pushes.writes == {"early": NUM_CHUNKS - 1, "last": 0}
+    assert (await couple.answers()) == ([sum(PROMPT)], ANSWER)
+    wanted = len(PROMPT) - 1 - FIRST_CHUNK
+    assert pushes.num_bytes["last"] == wanted * couple.p.layout.token_bytes // NUM_LAYERS
     assert couple.d.mismatches == 0
     await couple.wait_quiet()
 
@@ -126,8 +147,12 @@ async def _prefill_alone_fails(couple: Stepped) -> None:
 ENDS = (_left_by_its_client, _taken_back, _decode_alone_leaves, _prefill_alone_fails)
 
 
-@EQUAL
-@pytest.mark.parametrize("num_chunks", [0, 1, 3, NUM_CHUNKS - 1])
+@pytest.mark.parametrize(
+    ("couple", "num_chunks"),
+    [*(((4, 4), step) for step in (0, 1, 3, NUM_CHUNKS - 1)), *(((4, 4, "layers"), step) for step in (2, 4))],
+    indirect=["couple"],
+    ids=[*(f"P4-D4-{step}" for step in (0, 1, 3, NUM_CHUNKS - 1)), "layers-2", "layers-4"],
+)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__.strip("_"))
 async def test_an_attempt_that_ends_at_a_chunk_leaves_nothing_and_the_next_one_is_right(
     couple: Stepped, end: Callable[[Stepped], object], num_chunks: int

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+from threading import Event
+
+import pytest
+
 from engine_shim.engine.port import Prefilled, Prefilling, Purpose, TokensOut
 from engine_shim.engine.reference.block_pool import BlockPool
 from engine_shim.engine.reference.parts import Parts
@@ -66,30 +71,67 @@ def test_a_sequence_that_has_told_of_a_part_is_no_victim_of_one_that_grows():
     assert tokens_of(events, "d") == alone
 
 
-def test_nothing_is_told_before_it_is_in_memory():
-    pool = BlockPool(8)
-    pins, request = Pins(pool), ask("p", prompt_of(40), purpose=Purpose.HOLD, in_parts=True, max_tokens=1)
+@pytest.fixture
+def launches():
+    """Parts of a device that computes behind the host: what it has launched is there when it is let through."""
+    pool, told, marks = BlockPool(8), SimpleQueue(), []
+
+    def mark():
+        marks.append(Event())
+        return marks[-1].wait
+
+    parts = Parts(Pins(pool), mark, num_layers=4)
+    parts.tell_early(told.put)
+    request = ask("p", prompt_of(40), purpose=Purpose.HOLD, in_parts=True, layers_from_tokens=8, max_tokens=1)
     sequence = Sequence(request, 0, names=None, text=None)
     sequence.table, sequence.state = pool.allocate(3), State.RUNNING
-    parts, there = Parts(pins), []
+    yield parts, sequence, marks, told
+    for event in marks:
+        event.set()
+    parts.close()
+
+
+def test_nothing_is_told_before_it_is_in_memory_and_no_step_waits_for_that(launches):
+    parts, sequence, marks, told = launches
     sequence.num_computed = 16
-    assert parts.on_step([sequence], lambda: lambda: bool(there)) == []
-    assert "p" not in pins
-    sequence.num_computed = 32
-    there.append(True)
-    told = parts.on_step([sequence], lambda: lambda: False)
-    assert [part.num_tokens for part in told] == [16]
-    assert "p" in pins
+    assert parts.after([sequence]) == []
+    on_layer = parts.during([(sequence, 24)])
+    on_layer(1)
+    assert told.empty(), "its kernels have not ended"
+    marks[1].set()
+    assert told.empty(), "what was launched before has not ended"
+    marks[0].set()
+    table = tuple(sequence.table)
+    assert told.get(timeout=10) == Prefilling("p", table, 16)
+    assert told.get(timeout=10) == Prefilling("p", table, 40, 1)
 
 
-def test_parts_of_a_sequence_that_was_preempted_meanwhile_are_not_told():
-    pool = BlockPool(8)
-    sequence = Sequence(
-        ask("p", prompt_of(40), purpose=Purpose.HOLD, in_parts=True, max_tokens=1), 0, names=None, text=None
-    )
-    sequence.table, sequence.state, sequence.num_computed = pool.allocate(3), State.RUNNING, 16
-    parts, there = Parts(Pins(pool)), []
-    parts.on_step([sequence], lambda: lambda: bool(there))
-    sequence.table = pool.allocate(3)
-    there.append(True)
-    assert parts.on_step([], lambda: lambda: True) == []
+def test_blocks_are_pinned_before_the_kernels_that_fill_them_end_and_told_of_even_if_the_sequence_ends(launches):
+    parts, sequence, marks, told = launches
+    sequence.num_computed = 16
+    parts.after([sequence])
+    assert "p" in parts._pins, "nobody could free what another might be writing"
+    sequence.table = []
+    marks[0].set()
+    assert told.get(timeout=10).seq_id == "p", "the pin is told of, so that somebody ends it"
+
+
+def test_layers_are_told_of_while_the_last_chunk_is_computed_and_of_no_other():
+    engine, told = tiny_engine(max_batch_tokens=64, prefix_cache=False), []
+    num_layers = engine.layout.num_layers
+    engine.tell_early(lambda part: told.append((part.num_tokens, part.num_layers, _layers_there(engine, part))))
+    hold(engine, layers_from_tokens=30)
+    events = drain(engine)
+    assert told == [(64, 0, num_layers)] + [(100, layers, layers) for layers in range(1, num_layers)]
+    assert not any(isinstance(event, Prefilling) for event in events)
+    engine.unpin("p")
+    told.clear()
+    hold(engine, layers_from_tokens=37)
+    drain(engine)
+    assert [layers for _, layers, _ in told] == [0], "the last chunk has 36 tokens"
+
+
+def _layers_there(engine, part):
+    """Layers whose KV of the last token of the part is in the cache."""
+    block, place = part.blocks[(part.num_tokens - 1) // 16], (part.num_tokens - 1) % 16
+    return sum(bool(layer[block, place].any()) for layer in engine._cache.layers)
