@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from engine_shim.experts.exchange import Exchange
+from engine_shim.experts.plan import check_given
 from engine_shim.experts.port import Dispatched, Flight, Phase, Status
 from engine_shim.experts.regions import Regions
 from engine_shim.experts.shape import ExpertShape
@@ -86,8 +87,7 @@ class ExpertGroup:
         live = len(topk) if num_tokens is None else int(num_tokens)
         began = self._waiting.clock()
         try:
-            if topk.shape != weights.shape or x.shape != (len(topk), self.shape.hidden_size) or live > len(topk):
-                raise BadRequest(f"x {[*x.shape]}, choices {[*topk.shape]} and weights {[*weights.shape]} do not fit.")
+            check_given(x, topk, weights, live, self.shape)
             flight = self._exchange.begin(x[:live], topk[:live], weights[:live])
         except BadRequest:
             self._give_up(Status(self._exchange.epoch + 1, Phase.REFUSED, self.rank))

@@ -172,6 +172,20 @@ def check_choices(topk: torch.Tensor, shape: ExpertShape) -> None:
         raise BadRequest(f"A chosen expert lies outside -1 (none) .. {shape.num_experts - 1}.")
 
 
+def check_given(
+    x: torch.Tensor, topk: torch.Tensor, weights: torch.Tensor, num_tokens: int, shape: ExpertShape
+) -> None:
+    """What is dispatched fits the group and itself, and `num_tokens` of it may count.
+
+    Raises:
+        BadRequest: another width of x, or other numbers of tokens.
+    """
+    fits = x.shape == (len(topk), shape.hidden_size) and topk.shape == weights.shape
+    if not (fits and 0 <= num_tokens <= len(topk)):
+        what = f"x {[*x.shape]}, choices {[*topk.shape]}, weights {[*weights.shape]} and {num_tokens} tokens"
+        raise BadRequest(f"{what} do not fit each other, or hidden size {shape.hidden_size}.")
+
+
 def offsets_of(counts: torch.Tensor) -> torch.Tensor:
     """[n + 1] from [n]: where each run begins when runs follow each other; the last is the end."""
     return torch.cat((counts.new_zeros(1, dtype=torch.int64), counts.to(torch.int64).cumsum(0)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine_shim.experts.plan import Route, route, target_plan
+from engine_shim.experts.plan import Route, check_given, route, target_plan
 from engine_shim.experts.port import Dispatched, Flight, Status
 from engine_shim.experts.quantise import DTYPES, pack_rows
 from engine_shim.experts.shape import ExpertShape
@@ -46,6 +46,7 @@ class SoloExperts:
     ) -> Flight:
         """See Experts."""
         live = len(topk) if num_tokens is None else int(num_tokens)
+        check_given(x, topk, weights, live, self.shape)
         x, topk, weights = x[:live], topk[:live], weights[:live]
         one = route(topk, self.shape)
         target = target_plan(one.counts.unsqueeze(0), 0, self.shape)

@@ -91,6 +91,8 @@ class Failed:
     """The rank gives up."""
 
     sentence: str
+    by_setup: bool
+    """The operator must change the set-up: another start would end alike."""
 
 
 FromRank = Joining | Ready | Computed | Failed

@@ -94,7 +94,8 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
         # Built here, once, and found ready by all ranks.
         kernels_for(settings)
     devices = _devices_of_ranks(settings, device)
-    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device), devices)
+    weights_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device), devices, weights_bytes)
     processes.start()
     outer = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics), Holding(layers=False))
     checkpoint.hashes.update(processes.hashes)

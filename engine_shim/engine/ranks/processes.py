@@ -33,14 +33,16 @@ from engine_shim.engine.ranks.messages import (
     ToRank,
 )
 from engine_shim.engine.ranks.shared_memory import SharedMemory
-from router.contract.errors import RankGone
+from router.contract.errors import BadSettings, RankGone
 
 log = logging.getLogger("tandem.ranks")
 
 START_FOR_S = 120.0
-"""Imports, weights and the first step together."""
+"""Imports, agents and the first step together, without weights."""
+LEAST_LOAD_BYTES_PER_S = 30e6
+"""A network file system that many ranks read at once; weights may take so long beside that."""
 STEP_FOR_S = 120.0
-"""No step computes longer than this without a word from any rank."""
+"""No step computes longer than this, besides what its ranks may wait for each other."""
 
 
 Answer = TypeVar("Answer", Joining, Ready, Computed)
@@ -55,6 +57,8 @@ class RankProcesses:
     kv: SharedMemory
     devices: Sequence[torch.device]
     """Where each rank computes."""
+    weights_bytes: int = 0
+    """Of the checkpoint."""
     num_restarts: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
     """Digest of every tensor that any rank has read."""
@@ -63,6 +67,7 @@ class RankProcesses:
     _leader: subprocess.Popen[bytes] | None = None
     _connections: list[Connection[ToRank, FromRank]] = field(default_factory=list)
     _generation: int = 0
+    _ready: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -70,8 +75,14 @@ class RankProcesses:
         return self.plan.share.num_ranks
 
     def start(self) -> None:
-        """All ranks are ready. Raises RankGone, and then none is left."""
+        """All ranks are ready.
+
+        Raises:
+            BadSettings: at the first start, a rank says that the set-up must be changed. None is left then.
+            RankGone: any other reason; none is left either.
+        """
         self._generation += 1
+        self._ready = False
         group = f"{self.plan.group}.{self._generation}"
         self._spawn()
         for number, connection in enumerate(self._connections):
@@ -81,8 +92,9 @@ class RankProcesses:
         joining = self._all(Joining, START_FOR_S)
         self.pids = [one.pid for one in joining]
         self._tell(Together({number: one.card for number, one in enumerate(joining)}))
-        for ready in self._all(Ready, START_FOR_S):
+        for ready in self._all(Ready, START_FOR_S + self.weights_bytes / LEAST_LOAD_BYTES_PER_S):
             self.hashes |= ready.hashes
+        self._ready = True
         log.info("%d expert ranks are ready, %d bytes of buffers each.", self.num_ranks, joining[0].buffer_bytes)
 
     def ensure(self) -> bool:
@@ -103,7 +115,7 @@ class RankProcesses:
         except OSError as error:
             self.close()
             raise RankGone("An expert rank ended; all of them are started again.") from error
-        return self._all(Computed, STEP_FOR_S)
+        return self._all(Computed, STEP_FOR_S + self.plan.settings.expert_wait_for_s)
 
     def close(self) -> None:
         """No rank is left."""
@@ -151,6 +163,9 @@ class RankProcesses:
         except (EOFError, OSError):
             self._give_up(f"expert rank {number} has ended")
         if isinstance(message, Failed):
+            if message.by_setup and self._generation == 1 and not self._ready:
+                self.close()
+                raise BadSettings(f"The expert ranks cannot start. {message.sentence}")
             self._give_up(f"expert rank {number} gives up ({message.sentence})")
         assert isinstance(message, kind)
         return message
@@ -158,4 +173,5 @@ class RankProcesses:
     def _give_up(self, why: str) -> NoReturn:
         log.warning("%s; all of them are started again.", why)
         self.close()
-        raise RankGone(f"The step failed: {why}; send the request again.")
+        what = "The step failed" if self._ready else "The expert ranks did not start"
+        raise RankGone(f"{what}: {why}; send the request again.")

@@ -39,7 +39,7 @@ from engine_shim.engine.reference.self_check import check_invariance
 from engine_shim.engine.reference.settings import Numerics
 from engine_shim.engine.reference.weights import Holding, load_weights
 from engine_shim.experts.stats import ExpertStats
-from router.contract.errors import TandemError
+from router.contract.errors import DeploymentError, TandemError
 
 log = logging.getLogger("tandem.rank")
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 def _say_why(connection: Connection[FromRank, Start | Together | Compute], error: TandemError) -> None:
     try:
-        connection.send(Failed(error.message))
+        connection.send(Failed(error.message, isinstance(error, DeploymentError)))
     except OSError:
         log.warning("%s", error.message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,10 @@ def device_of(settings: ReferenceSettings) -> torch.device:
         raise ModelUnusable(f"Device {settings.device} was asked for, but torch finds no CUDA; use --device cpu.")
     first, wanted, found = device.index or 0, max(settings.num_gpus, 1), torch.cuda.device_count()
     if first + wanted > found:
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
         raise ModelUnusable(
-            f"{wanted} GPUs from number {first} on were asked for, and torch finds {found}, counted from 0; "
-            "name others with --devices."
+            f"{wanted} GPUs from number {first} on were asked for, and torch finds {found}, counted from 0 "
+            f"(CUDA_VISIBLE_DEVICES: {shown}); name others with --devices."
         )
     return torch.device("cuda", first)
 

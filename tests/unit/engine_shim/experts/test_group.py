@@ -122,6 +122,14 @@ def test_who_gives_up_tells_the_others_at_once() -> None:
     assert table.group.status.phase is Phase.REFUSED
 
 
+@pytest.mark.parametrize("num_tokens", [-1, len(X) + 1])
+def test_token_counts_that_cannot_be_are_refused_and_told(num_tokens: int) -> None:
+    table = Table()
+    with pytest.raises(BadRequest, match=f"and {num_tokens} tokens do not fit"):
+        table.group.dispatch_send(X, TOPK, WEIGHTS, num_tokens)
+    assert table.group.status.phase is Phase.REFUSED
+
+
 def test_a_refusal_of_later_epochs_does_not_end_this_one() -> None:
     table = Table()
     table.others[1].transport.scatter([Put(0, 0, 0, 0, Signal(2, Phase.REFUSED, culprit=1))])

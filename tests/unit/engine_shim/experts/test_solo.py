@@ -6,7 +6,7 @@ import torch
 from engine_shim.experts.reference import reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertNumerics
 from engine_shim.experts.solo import SoloExperts
-from router.contract.errors import BadSettings
+from router.contract.errors import BadRequest, BadSettings
 from tests.support.expert_steps import SMALL, StepCase, gaps, repeated
 from tests.support.expert_worlds import answers_of, same_rows
 
@@ -26,6 +26,15 @@ def test_one_rank_gives_what_the_reference_gives(numerics: ExpertNumerics, choos
 
     assert same_rows(found, reference_dispatch(step, shape)[0])
     assert torch.equal(solo.combine_receive(flight), reference_combine([answers], step, shape, torch.bfloat16)[0])
+
+
+@pytest.mark.parametrize(("rows", "width", "num_tokens"), [(3, 0, None), (4, 1, None), (4, 0, 5), (4, 0, -1)])
+def test_what_does_not_fit_is_refused(rows: int, width: int, num_tokens: int | None) -> None:
+    shape = replace(SMALL, num_ranks=1)
+    (given,) = StepCase("", shape, (4,), gaps).step()
+    x = given.x[:rows, : shape.hidden_size - width]
+    with pytest.raises(BadRequest, match="do not fit"):
+        SoloExperts(shape).dispatch_send(x, given.topk, given.weights, num_tokens)
 
 
 def test_several_ranks_are_refused() -> None:

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from multiprocessing import Pipe
+
+import pytest
+import torch
+
+from engine_shim.engine.port import ExpertRankLoad
+from engine_shim.engine.ranks import processes
+from engine_shim.engine.ranks.messages import Compute, Computed, Failed, FromRank, Joining, Ready, Start
+from engine_shim.engine.ranks.processes import RankProcesses
+from engine_shim.engine.ranks.shared_memory import share_memory
+from engine_shim.engine.reference.expert_share import ExpertShare
+from engine_shim.engine.reference.settings import ReferenceSettings
+from router.contract.errors import BadSettings, RankGone
+from router.contract.kv import KVLayout
+
+CPU = torch.device("cpu")
+JOINING, READY = Joining(b"", 1, 0), Ready({})
+NO_ROOM = Failed("There is no room; lower max_tokens.", by_setup=True)
+
+
+class Scripted(RankProcesses):
+    """Two ranks that have said everything beforehand, anew at each start."""
+
+    def __init__(self, *starts: tuple[FromRank, ...]) -> None:
+        settings = ReferenceSettings("m", num_ranks=2)
+        plan = Start(0, "g", ExpertShare(2), settings, CPU, KVLayout(1, 1, 1, 16, 1, "float32"), 0, 64)
+        super().__init__(plan, share_memory("test", 64, CPU), (CPU, CPU))
+        self.starts = list(starts)
+
+    def _spawn(self) -> None:
+        said, self.theirs = self.starts.pop(0), []
+        self._connections = []
+        for _ in range(2):
+            ours, theirs = Pipe()
+            for message in said:
+                theirs.send(message)
+            self._connections.append(ours)
+            self.theirs.append(theirs)
+
+
+def test_a_set_up_that_cannot_be_is_the_operators_at_the_first_start() -> None:
+    with pytest.raises(BadSettings, match=r"^The expert ranks cannot start\. There is no room; lower max_tokens\.$"):
+        Scripted((JOINING, NO_ROOM)).start()
+
+
+def test_it_fails_requests_when_it_comes_later() -> None:
+    ranks = Scripted((JOINING, READY), (JOINING, NO_ROOM))
+    ranks.start()
+    ranks.theirs[0].close()
+    with pytest.raises(RankGone, match=r"^The expert ranks did not start: .* gives up \(There is no room"):
+        ranks.ensure()
+
+
+def test_a_step_that_fails_says_so() -> None:
+    ranks = Scripted((JOINING, READY, Failed("Rank 1 did not come.", by_setup=False)))
+    ranks.start()
+    with pytest.raises(RankGone, match=r"^The step failed: expert rank \d gives up"):
+        ranks.compute([Compute(()), Compute(())])
+
+
+def test_every_wait_leaves_time_for_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(processes, "wait", lambda ones, wait_s: waits.append(wait_s) or list(ones))
+    ranks = Scripted((JOINING, READY, Computed(torch.zeros(0, 1).numpy(), ExpertRankLoad())))
+    ranks.weights_bytes = 60_000_000_000
+    ranks.start()
+    ranks.compute([Compute(()), Compute(())])
+    joining, ready, computed = (round(one) for one in waits)
+    assert (joining, ready - joining, computed) == (120, 2000, 130)
