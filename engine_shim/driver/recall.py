@@ -89,7 +89,7 @@ class Recall:
         self.num_tokens += num_tokens
 
     async def _fetch(self, prompt: tuple[int, ...], transfer_id: TransferId, keeper: Keeper) -> int:
-        """Tokens that have come. Raises TandemError."""
+        """Tokens that have come: none where all were here meanwhile, or were computed after all. Raises TandemError."""
         here = await self._engine.num_cached(prompt)
         if len(prompt) - here <= self._rules.least_tokens:
             return 0
@@ -104,7 +104,7 @@ class Recall:
             await stream.wait_kv()
         finally:
             stream.close()
-        return kept.num_tokens - here
+        return kept.num_tokens - here if stream.kv_ready_at else 0
 
     async def _ask(self, wanted: Wanted, keeper: Keeper) -> Kept:
         body = msgspec.json.encode(wanted)

@@ -37,7 +37,7 @@ class Pace:
     settle_s: float = 1.0
     connect_s: float = 2.0
     handshake_s: float = 2.0
-    recall_s: float = 1.5
+    recall_s: float = 2.5
     prefill_s: float = 5.0
     first_token_s: float = 8.0
     next_token_s: float = 4.0

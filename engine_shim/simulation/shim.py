@@ -207,12 +207,10 @@ class Shim(Server):
 
     def on_kv_failure(self, transfer_id: TransferId, error: TandemError) -> None:
         """The KV of this sequence does not come: it fails, or by policy computes its prompt here."""
-        if self.recall.end(transfer_id, "failed"):
-            return
         if self.recomputes and not isinstance(error, RegistrationTimeout):
             self.scene.counts["recomputed"] += 1
             self.engine.recompute(transfer_id)
-        else:
+        elif not self.recall.end(transfer_id, "failed"):
             self.fail(transfer_id, error)
 
     def _end_early(self, transfer_id: TransferId, running: Running, reason: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from engine_shim.core.fates import Call
 from engine_shim.core.rendezvous import PrefillClocks
+from engine_shim.driver.hand_over import KVFailure
 from engine_shim.driver.recall import Recall, RecallRules, recall_id
 from engine_shim.driver.recall_calls import Kept, Wanted
 from engine_shim.driver.stream import Stream
@@ -61,7 +62,8 @@ class Turns(Couple):
 
 @pytest.fixture
 async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
-    site = Site(recall=getattr(request, "param", RULES))
+    wish = getattr(request, "param", RULES)
+    site = Site(recall=RULES, kv_failure=wish) if isinstance(wish, KVFailure) else Site(recall=wish)
     p, d = FakeEngine(small_layout(4)), FakeEngine(small_layout(8), cached_tokens=32)
     couple = await open_couple(p, d, Clocks(prefill=PrefillClocks(lease_for_s=LEASE_S)), site, Turns)
     async with port_of(side_channel(couple.decode, Seal())) as couple.port:
@@ -142,6 +144,21 @@ async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple:
     async for _ in await asking:
         pass
     assert couple.recall.results == {"failed": 1}
+    couple.d.gate = None
+    gate.release(9)
+
+
+@pytest.mark.parametrize("couple", [KVFailure.RECOMPUTE], indirect=True)
+async def test_what_prefill_computes_itself_after_all_has_not_come_back(couple: Turns) -> None:
+    couple.d.gate = gate = Semaphore(0)
+    asking = couple.ask()
+    await until(lambda: bool(couple.p.pins))
+    assert couple.prefill.hand_over is not None
+    couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
+    async for _ in await asking:
+        pass
+    assert [str(transfer_id) for transfer_id, _ in couple.site.recomputed] == ["req-1.1.recall"]
+    assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
     couple.d.gate = None
     gate.release(9)
 
