@@ -99,7 +99,11 @@ def _serve(connection: Connection[FromRank, Start | Together | Compute]) -> None
     compute(Compute(()))
     connection.send(Ready(checkpoint.hashes))
     while isinstance(message := connection.recv(), Compute):
-        connection.send(Computed(compute(message).float().cpu().numpy(), _load(group.stats)))
+        hidden = compute(message).float().cpu().numpy()
+        if device.type == "cuda":
+            # Where no row is wanted nothing has been waited for, and the engine may now give the KV cache away.
+            torch.cuda.current_stream(device).synchronize()
+        connection.send(Computed(hidden, _load(group.stats)))
 
 
 def _computing(model: Model, cache: KVCache, *, in_halves: bool) -> Callable[[Compute], torch.Tensor]:
