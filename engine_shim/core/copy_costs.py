@@ -13,7 +13,8 @@ not taken are looked at again now and then. A new pair begins with what the agen
 
 One trial is not for every copy. Piece by piece has no bound between GPUs: 16k tokens of a 32B model took UCX ten
 seconds where one kernel took 5 ms (deploy/benchmarks, H200). So where a kernel can do it, the direct path is tried
-with short copies only; a pair that has none does without it.
+with short copies only; a pair that has none does without it. And what a path has never carried it is not believed to
+carry: copies of one piece say nothing of what a piece costs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ LEAST_S = 1e-6
 SWEEPS = 4
 """The last solution is near the next one."""
 LOOK_AGAIN_EVERY = 256
+REACH = 16
+"""A path is believed for copies of at most so many times the pieces that it has carried."""
 TRIAL = 64, 16_000_000
 """Pieces and bytes of a short copy."""
 HOPELESS = 4.0
@@ -71,10 +74,16 @@ class PathCost:
     num_seen: int = 0
     price: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """Seconds: fixed, per thousand pieces, per megabyte."""
+    most_pieces: int = 0
+    """Of a copy that has been seen."""
     _num_wild: int = 0
     """The last copies, as far as they were wild."""
     _normal: list[list[float]] = field(default_factory=lambda: [[0.0] * 3 for _ in range(3)])
     _right: list[float] = field(default_factory=lambda: [0.0] * 3)
+
+    def knows(self, size: Size) -> bool:
+        """True when what it expects of such a copy is worth something."""
+        return self.num_seen >= LEARN_FROM and size.pieces <= REACH * self.most_pieces
 
     def expect_s(self, size: Size) -> float:
         """Seconds that a copy of this size will take."""
@@ -83,6 +92,7 @@ class PathCost:
     def learn(self, size: Size, took_s: float) -> None:
         """A copy of this size has taken so long."""
         self.num_seen += 1
+        self.most_pieces = max(self.most_pieces, size.pieces)
         expected_s = self.expect_s(size)
         self._num_wild = self._num_wild + 1 if took_s > WILD * expected_s else 0
         is_new = self.num_seen <= STARTS + 1 or self._num_wild == MOMENTS
@@ -115,21 +125,18 @@ class PairCosts:
         Of equals the one that comes first in `sizes`.
         """
         self._num_chosen += 1
-        open_to_it = [path for path in sizes if self._is_known(path) or _may_be_tried(path, sizes)]
-        least_known = min(open_to_it, key=lambda path: self.paths[path].num_seen)
-        if not self._is_known(least_known):
-            return least_known
-        expected_s = {path: self.paths[path].expect_s(sizes[path]) for path in open_to_it}
+        known = [path for path in sizes if self.paths[path].knows(sizes[path])]
+        untried = [path for path in sizes if path not in known and _may_be_tried(path, sizes)]
+        if untried:
+            return min(untried, key=lambda path: self.paths[path].num_seen)
+        expected_s = {path: self.paths[path].expect_s(sizes[path]) for path in known}
         best = min(expected_s, key=expected_s.__getitem__)
-        others = [path for path in open_to_it if path is not best and expected_s[path] < HOPELESS * expected_s[best]]
+        others = [path for path in known if path is not best and expected_s[path] < HOPELESS * expected_s[best]]
         return best if self._num_chosen % LOOK_AGAIN_EVERY else self._stalest(others, best)
 
     def learn(self, path: Path, size: Size, took_s: float) -> None:
         """A copy on this path took so long."""
         self.paths[path].learn(size, took_s)
-
-    def _is_known(self, path: Path) -> bool:
-        return self.paths[path].num_seen >= LEARN_FROM
 
     def _stalest(self, others: Collection[Path], best: Path) -> Path:
         return min(others, key=lambda path: self.paths[path].num_seen, default=best)

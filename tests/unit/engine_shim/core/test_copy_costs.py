@@ -81,6 +81,26 @@ def test_a_direct_path_that_is_known_may_take_a_long_copy() -> None:
     assert pair.choose(long) is Path.DIRECT
 
 
+def test_copies_of_one_piece_say_nothing_of_what_pieces_cost() -> None:
+    pair, (long, _) = PairCosts(), long_and_short()
+    for _ in range(50):
+        pair.learn(Path.DIRECT, Size(1, 268_435_456), 1 * MS)
+    for path in (Path.STAGED, Path.MAPPED):
+        for _ in range(LEARN_FROM):
+            pair.learn(path, long[path], 5 * MS)
+    assert pair.choose(long) is not Path.DIRECT
+
+
+def test_without_a_kernel_one_long_copy_tells_what_many_pieces_cost_on_a_path_that_is_known_for_few() -> None:
+    pair, long = PairCosts(), sizes_of(1000, 4_300_000_000, Path.DIRECT, Path.STAGED)
+    for path, pieces in ((Path.DIRECT, 1), (Path.STAGED, long[Path.STAGED].pieces)):
+        for _ in range(LEARN_FROM):
+            pair.learn(path, Size(pieces, 4_300_000_000), 5 * MS)
+    assert pair.choose(long) is Path.DIRECT
+    pair.learn(Path.DIRECT, long[Path.DIRECT], 500 * MS)
+    assert pair.choose(long) is Path.STAGED
+
+
 def test_where_no_kernel_reaches_the_peer_long_copies_try_the_direct_path_too() -> None:
     long = sizes_of(1000, 4_300_000_000, Path.DIRECT, Path.STAGED)
     assert PairCosts().choose(long) is Path.DIRECT
