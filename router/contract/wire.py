@@ -140,19 +140,8 @@ def waits_params(waits: Waits) -> dict[str, object]:
 
 def answer_params(done: PrefillDone, prefill: KVIdentity) -> dict[str, object]:
     """What prefill answers; in pull mode it is passed on to decode unchanged."""
-    return {
-        "do_remote_prefill": True,
-        "do_remote_decode": False,
-        "remote_engine_id": prefill.engine_id,
-        "remote_host": prefill.side_channel_host,
-        "remote_port": prefill.side_channel_port,
-        "tp_size": prefill.tp_size,
-        "pp_size": prefill.pp_size,
-        "remote_request_id": done.transfer_id,
-        "remote_block_ids": [list(done.blocks)],
-        "remote_num_tokens": done.num_tokens,
-        "transfer_id": done.transfer_id,
-    }
+    held: dict[str, object] = {"remote_block_ids": [list(done.blocks)], "remote_num_tokens": done.num_tokens}
+    return push_params(done.transfer_id, prefill) | held
 
 
 def read_handoff(params: object, request_id: str) -> Handoff | None:
