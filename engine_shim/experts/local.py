@@ -54,11 +54,6 @@ class LocalNetwork:
         self._landed[rank] = []
         return LocalTransport(self, rank, inbox, outbox)
 
-    @property
-    def quiet(self) -> bool:
-        """True when nothing is on its way."""
-        return not self._pieces and not self._due
-
     def send(self, source: int, put: Put) -> None:
         """The Put is on its way."""
         if source in self.dead or put.peer in self.dead:

@@ -49,7 +49,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Why a group has failed; all zero while it is well. On a GPU it is one word in memory that the host reads."""
+    """Why a group has failed; all zero while it is well."""
 
     epoch: int = 0
     phase: Phase = Phase.NONE
@@ -63,16 +63,6 @@ class Status:
     def failed(self) -> bool:
         """True once a wait has ended without its landings."""
         return self.phase is not Phase.NONE
-
-    def pack(self) -> int:
-        """One unsigned 64-bit word: epoch (low 32 bits) << 32 | phase << 28 | peer << 16 | expected << 8 | seen."""
-        small = (min(self.expected, 255), min(self.seen, 255))
-        return (self.epoch & 0xFFFFFFFF) << 32 | self.phase << 28 | self.peer << 16 | small[0] << 8 | small[1]
-
-
-def unpack_status(word: int) -> Status:
-    """The Status of a packed word; `expected` and `seen` end at 255."""
-    return Status(word >> 32, Phase(word >> 28 & 15), word >> 16 & 0xFFF, word >> 8 & 0xFF, word & 0xFF)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,3 @@ class ExpertStats:
             self.dispatch_wait_s += took_s
         if latest is not None:
             self.late_s[latest] = self.late_s.get(latest, 0.0) + took_s
-
-    @property
-    def skew(self) -> float:
-        """Rows of the busiest local expert over the mean; 1 where all are even or nothing came."""
-        total = sum(self.expert_rows)
-        return max(self.expert_rows) * self.local_experts / total if total else 1.0

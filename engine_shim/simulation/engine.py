@@ -135,10 +135,6 @@ class ToyEngine:
             self._free(transfer_id, blocks)
         self._admit()
 
-    def is_seated(self, transfer_id: TransferId, blocks: tuple[int, ...]) -> bool:
-        """True when these blocks are this transfer's."""
-        return all(self.pool.owner.get(block) == transfer_id for block in blocks)
-
     def _admit(self) -> None:
         while self._waiting:
             sequence = self._waiting[0]

@@ -122,7 +122,7 @@ class Replica(Server):
             names = {one.instance.instance_id for one in named}
             named = [*named, *(one for one in self._believed if one.instance.instance_id not in names)]
         self._named, self._believed = bool(seen), named
-        self._fleet = fold(named, self._burdens, self.scene.now)
+        self._fleet = fold(named, self._burdens)
 
     def _reap(self) -> None:
         if "reaper" not in self.scene.off:

@@ -100,8 +100,6 @@ class Fleet:
     """Immutable snapshot of the live instances."""
 
     pools: Mapping[str, Pool]
-    taken_at: float
-    """Monotonic seconds of the snapshot."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -117,11 +115,11 @@ class Fleet:
         return any(pool.serves for pool in self.pools.values())
 
 
-EMPTY = Fleet({}, 0.0)
+EMPTY = Fleet({})
 
 
-def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
-    """The Fleet that these sightings add up to at `now`, monotonic seconds.
+def fold(sightings: Iterable[Sighting], burdens: Burdens) -> Fleet:
+    """The Fleet that these sightings add up to.
 
     Lapsed leases are left out; of several starts of one instance the one with the highest epoch counts. Where several
     sources have seen the same start, each is believed in what it alone says (see `_joined`).
@@ -143,7 +141,7 @@ def fold(sightings: Iterable[Sighting], burdens: Burdens, now: float) -> Fleet:
         member = Member(instance, load, burden, _room_tokens(instance, load), _lines(instance))
         for name in instance.names:
             by_model.setdefault(name, []).append(member)
-    return Fleet({model: _pool(model, tuple(members)) for model, members in by_model.items()}, now)
+    return Fleet({model: _pool(model, tuple(members)) for model, members in by_model.items()})
 
 
 def _joined(known: Instance, listed: Instance) -> Instance:

@@ -125,7 +125,7 @@ class FleetWatch:
         seen: Iterable[Sighting] = self.screen.passing(chain.from_iterable(self._seen))
         if self._drained:
             seen = (_drained(one) if one.instance.instance_id in self._drained else one for one in seen)
-        self._router.take_fleet(fold(seen, self._router.burdens, monotonic()))
+        self._router.take_fleet(fold(seen, self._router.burdens))
 
     async def _ask(self, number: int) -> None:
         try:

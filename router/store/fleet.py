@@ -22,7 +22,6 @@ _CLAIM = read_script("clock", "claim")
 _REGISTER = read_script("clock", "register")
 _HEARTBEAT = read_script("clock", "heartbeat")
 _LEAVE = read_script("clock", "leave")
-_DRAIN = read_script("clock", "drain")
 _SNAPSHOT = read_script("clock", "snapshot")
 
 
@@ -91,12 +90,6 @@ class FleetStore:
     async def leave(self, instance_id: InstanceId, epoch: Epoch) -> bool:
         """True: the instance is gone from the fleet. False: a newer start has taken its place and stays."""
         return bool(await _LEAVE.run(self._redis, self._keys(instance_id), instance_id, epoch))
-
-    async def set_draining(self, instance_id: InstanceId, epoch: Epoch, *, draining: bool) -> bool:
-        """True: snapshots show this start as wanted. False: it is not in the fleet (any more)."""
-        leases, _, _, drained, start = self._keys(instance_id)
-        answer = await _DRAIN.run(self._redis, (leases, drained, start), instance_id, epoch, int(draining))
-        return bool(answer)
 
     async def snapshot(self) -> tuple[FleetRecord, ...]:
         """All live instances, ordered by id, as they were at one moment; one round trip."""

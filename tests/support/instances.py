@@ -49,7 +49,7 @@ def both(name="b0", **fields) -> Seen:
 
 
 def fleet(*seen: Seen, burdens: Burdens | None = None) -> Fleet:
-    return fold(seen, burdens or Burdens(), 0.0)
+    return fold(seen, burdens or Burdens())
 
 
 def roster(num: int, burdens: Burdens | None = None) -> Roster:

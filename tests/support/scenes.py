@@ -84,7 +84,7 @@ class Scene:
 
     def now_there(self, *seen: Seen) -> None:
         """The fleet is these."""
-        self.router.take_fleet(fold(seen, self.router.burdens, 0.0))
+        self.router.take_fleet(fold(seen, self.router.burdens))
 
     def of(self, kind: type[LegT]) -> list[LegT]:
         """The legs of this kind."""

@@ -91,31 +91,6 @@ class Tokenizer:
         return token_id in self._special_ids
 
     # Any: decoded JSON of the request; the template alone knows what it reads of it.
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        **variables: object,
-    ) -> list[int]:
-        """Token ids of a chat in the checkpoint's own format; `variables` reach the template by name.
-
-        Raises:
-            BadRequest: the model has no chat template, or its template refuses these messages.
-        """
-        text = self.render_chat(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            variables=variables,
-        )
-        # The template writes BOS itself where the model wants one.
-        return self.encode(text, add_special_tokens=False)
-
-    # Any: see chat.
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -125,7 +100,11 @@ class Tokenizer:
         continue_final_message: bool = False,
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        """The text that `chat` encodes. Raises BadRequest as `chat` does."""
+        """A chat in the checkpoint's own format; the template writes BOS itself where the model wants one.
+
+        Raises:
+            BadRequest: the model has no chat template, or its template refuses these messages.
+        """
         return self._template(tools).render(
             messages,
             tools=tools,
@@ -134,7 +113,7 @@ class Tokenizer:
             variables=variables,
         )
 
-    # Any: see chat.
+    # Any: see render_chat.
     def _template(self, tools: Sequence[Mapping[str, Any]] | None) -> ChatTemplate:
         name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self._templates else DEFAULT_TEMPLATE
         if name not in self._templates:

@@ -9,7 +9,7 @@ end
 redis.call('ZADD', KEYS[1], digits(now_ms + tonumber(ARGV[3])), id)
 redis.call('HSET', KEYS[2], id, ARGV[5])
 redis.call('HDEL', KEYS[3], id)
--- A drain ordered before a lost lease still holds for this start.
+-- A start that said that it drains drains until the next one, also after a lost lease.
 redis.call(redis.call('HGET', KEYS[5], 'draining') == '1' and 'SADD' or 'SREM', KEYS[4], id)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[4]) end
 return 1

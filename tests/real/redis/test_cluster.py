@@ -1,5 +1,7 @@
 """Fleet and ledger on a Redis Cluster: each script's keys lie on one node, and the nodes share the ledger's shards."""
 
+from dataclasses import replace
+
 import pytest
 
 from router.contract.errors import StaleAttempt
@@ -32,9 +34,8 @@ async def test_fleet_and_ledger_work_on_three_nodes() -> None:
 
 async def use_fleet(fleet: FleetStore) -> None:
     epoch = await fleet.claim_epoch(P0)
-    assert await fleet.register(an_instance(epoch=epoch), 30.0)
+    assert await fleet.register(replace(an_instance(epoch=epoch), draining=True), 30.0)
     assert await fleet.heartbeat(P0, epoch, Load(running_seqs=1), 30.0)
-    assert await fleet.set_draining(P0, epoch, draining=True)
     (record,) = await fleet.snapshot()
     assert (record.instance.draining, record.load.running_seqs) == (True, 1)
     assert await fleet.leave(P0, epoch)

@@ -15,7 +15,7 @@ def values(metrics) -> dict:
 
 def test_instances_are_counted_by_state_and_named_when_they_are_not_well():
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
-    router.take_fleet(fold([prefill("p0"), decode("d0")], router.burdens, 0.0))
+    router.take_fleet(fold([prefill("p0"), decode("d0")], router.burdens))
     for _ in range(3):
         router.health.fail("d0", 1.0, 1.0)
     router.retries_denied = 4

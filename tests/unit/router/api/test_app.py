@@ -44,7 +44,7 @@ async def shown():
 
 async def test_models_are_those_that_can_be_served(shown):
     client, router, _ = shown
-    router.take_fleet(fold([prefill(), decode(), prefill("px", model="half"), both("b", model="a")], router.burdens, 0))
+    router.take_fleet(fold([prefill(), decode(), prefill("px", model="half"), both("b", model="a")], router.burdens))
     assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["a", "m", "nick"]
     assert (await client.get("/v1/models/nick")).json()["root"] == "m"
     assert (await client.get("/v1/models/lost")).status_code == 404
@@ -54,7 +54,7 @@ async def test_models_are_those_that_can_be_served(shown):
 async def test_a_card_tells_the_least_context_that_is_told_and_the_model_behind_an_adapter(shown):
     client, router, _ = shown
     seen = [prefill(context=0, aliases=("lora",)), decode(context=50, aliases=("lora",)), both(context=0, model="a")]
-    router.take_fleet(fold(seen, router.burdens, 0))
+    router.take_fleet(fold(seen, router.burdens))
     cards = {card.pop("id"): card for card in (await client.get("/v1/models")).json()["data"]}
     told = {name: (card["root"], card["parent"], card["max_model_len"]) for name, card in cards.items()}
     assert told == {"m": ("m", None, 50), "nick": ("m", None, 50), "lora": ("m", "m", 50), "a": ("a", None, None)}
@@ -64,7 +64,7 @@ async def test_a_card_tells_the_least_context_that_is_told_and_the_model_behind_
 async def test_decode_alone_is_enough_where_it_may_be_alone(shown, mode, ready):
     client, router, _ = shown
     router.place_by(Rules(mode=mode))
-    router.take_fleet(fold([decode()], router.burdens, 0))
+    router.take_fleet(fold([decode()], router.burdens))
     answer = await client.get("/readyz")
     assert (answer.status_code == 200, answer.json()["models"]) == (ready, ["m"] * ready)
     assert [card["id"] for card in (await client.get("/v1/models")).json()["data"]] == ["m", "nick"] * ready
@@ -73,7 +73,7 @@ async def test_decode_alone_is_enough_where_it_may_be_alone(shown, mode, ready):
 async def test_who_is_not_ready_says_why(shown):
     client, router, _ = shown
     assert (await client.get("/readyz")).json()["reason"].startswith("No engine is live")
-    router.take_fleet(fold([prefill(modes=(Mode.PULL,)), decode(modes=(Mode.PULL,))], router.burdens, 0))
+    router.take_fleet(fold([prefill(modes=(Mode.PULL,)), decode(modes=(Mode.PULL,))], router.burdens))
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["ready"], answer.json()["models"]) == (503, False, [])
     assert "in push mode" in answer.json()["reason"]
@@ -86,7 +86,7 @@ async def test_who_is_not_ready_says_why(shown):
 async def test_readiness_follows_fleet_and_draining(shown):
     client, router, watch = shown
     assert (await client.get("/readyz")).status_code == 503
-    router.take_fleet(fold([prefill(), decode()], router.burdens, 0))
+    router.take_fleet(fold([prefill(), decode()], router.burdens))
     assert (await client.get("/readyz")).json()["models"] == ["m"]
     watch.degraded = True
     degraded = await client.get("/readyz")
@@ -98,7 +98,7 @@ async def test_readiness_follows_fleet_and_draining(shown):
 
 async def test_the_fleet_is_shown_without_a_kv_identity_too(shown):
     client, router, _ = shown
-    router.take_fleet(fold([prefill(), decode(kv=False)], router.burdens, 0))
+    router.take_fleet(fold([prefill(), decode(kv=False)], router.burdens))
     shown_ = {i["instance_id"]: i for i in (await client.get("/admin/fleet")).json()["instances"]}
     assert shown_["d0"]["compat_hash"] is None and shown_["d0"]["modes"] == []
     assert shown_["p0"]["modes"] == ["push", "pull"]

@@ -97,10 +97,10 @@ def test_one_without_room_is_better_than_none():
 
 def test_pace_and_room_survive_a_snapshot():
     burdens = Burdens()
-    (before,) = fold([full("d0", 7)], burdens, 0.0).members
+    (before,) = fold([full("d0", 7)], burdens).members
     before.burden.pace.step.add(1, 9.0)
     before.burden.take(50)
-    (after,) = fold([full("d0", 7)], burdens, 1.0).members
+    (after,) = fold([full("d0", 7)], burdens).members
     assert predict_step_s(after) == predict_step_s(before)
     assert not has_room(after, 100), "an old heartbeat is no news"
 

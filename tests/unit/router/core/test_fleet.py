@@ -99,9 +99,9 @@ def test_models_are_apart_and_the_smallest_context_counts():
 
 def test_members_keep_their_burden_over_snapshots():
     burdens = Burdens()
-    before = fold([prefill()], burdens, 0.0).members[0]
+    before = fold([prefill()], burdens).members[0]
     before.burden.take(10)
-    after = fold([Seen(prefill().instance, Load(running_seqs=3))], burdens, 1.0).members[0]
+    after = fold([Seen(prefill().instance, Load(running_seqs=3))], burdens).members[0]
     assert after.burden is before.burden
     assert after.load.running_seqs == 3
 

@@ -66,7 +66,7 @@ class Exchange:
 
 
 def attempt(mode=Mode.PUSH, sent_at=5.0, router=None, **conduct):
-    members = {m.instance.instance_id: m for m in fold([prefill(), decode()], Burdens(), 0.0).members}
+    members = {m.instance.instance_id: m for m in fold([prefill(), decode()], Burdens()).members}
     first = None if mode is Mode.LOCAL else members["p0"]
     router = router or Router(**conduct)
     placement = Placement(mode, first, members["d0"], "configured")

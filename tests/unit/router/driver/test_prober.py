@@ -33,7 +33,7 @@ def scene(monkeypatch):
 
     monkeypatch.setattr(module, "call", answered)
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
-    router.take_fleet(fold([prefill("p0"), decode("d0")], router.burdens, 0.0))
+    router.take_fleet(fold([prefill("p0"), decode("d0")], router.burdens))
     return router, Prober(router, PulseRules(period_s=PERIOD_S, failures=2)), answers
 
 
@@ -63,7 +63,7 @@ async def test_a_new_start_is_asked_at_once_and_an_older_one_is_not_heard(scene)
     await look(prober, now)
     older = router.fleet.members[-1].instance
     assert older.instance_id == "p0"
-    router.take_fleet(fold([prefill("p0", epoch=2), decode("d0")], router.burdens, 0.0))
+    router.take_fleet(fold([prefill("p0", epoch=2), decode("d0")], router.burdens))
     assert await look(prober, now + 1) == ["p0"]
     answers["p0"] = 503
     await prober.probe(older)
@@ -82,7 +82,7 @@ async def test_each_probe_has_a_connection_of_its_own_and_leaves_none():
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     router = Router(Desk(Rules()), Burdens(), Admission(9, 0), Conduct())
-    router.take_fleet(fold([Seen(replace(prefill("p0").instance, url=url))], router.burdens, 0.0))
+    router.take_fleet(fold([Seen(replace(prefill("p0").instance, url=url))], router.burdens))
     prober = Prober(router, PulseRules(period_s=PERIOD_S))
     async with server, asyncio.timeout(10):
         for number in range(2):

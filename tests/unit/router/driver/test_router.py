@@ -67,17 +67,17 @@ async def test_the_full_and_the_draining_router_refuse():
 
 async def test_pools_of_instances_that_are_gone_are_closed():
     made, _ = router()
-    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    made.take_fleet(fold([prefill(), decode()], made.burdens))
     pool = made.pool("http://p0:8000")
     assert made.pool("http://p0:8000") is pool
     made.pool("http://d0:8000")
-    made.take_fleet(fold([decode()], made.burdens, 0.0))
+    made.take_fleet(fold([decode()], made.burdens))
     assert set(made.pools()) == {"http://d0:8000"}
 
 
 async def test_aborting_ends_every_running_request():
     made, books = router()
-    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    made.take_fleet(fold([prefill(), decode()], made.burdens))
     clients = [KeptClient() for _ in range(3)]
     for client in clients:
         made.open(client, intake(), made.mint(), 10.0)
@@ -93,7 +93,7 @@ async def test_running_requests_can_be_opened_in_the_ledger_again():
     made, _ = router()
     posted = []
     made.attach(type("Ledger", (), {"post": lambda self, entry: posted.append(entry)})(), KeptBooks())
-    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    made.take_fleet(fold([prefill(), decode()], made.burdens))
     running = made.open(KeptClient(), intake(), made.mint(), 10.0)
     made.clerk.work_off()
     made.reopen()
@@ -143,7 +143,7 @@ def queueing(num_waiting=3) -> tuple[Router, KeptBooks, KeptLedger]:
     made, books = router(max_requests=1, limits=Limits(waiting_requests=num_waiting))
     ledger = KeptLedger()
     made.attach(ledger, books)
-    made.take_fleet(fold([prefill(), decode()], made.burdens, 0.0))
+    made.take_fleet(fold([prefill(), decode()], made.burdens))
     return made, books, ledger
 
 
@@ -202,7 +202,7 @@ async def test_many_that_fail_at_once_let_the_whole_line_in():
     made, _, _ = queueing(num_waiting=3000)
     first = enter(made)
     others = [enter(made) for _ in range(3000)]
-    made.take_fleet(fold([], made.burdens, 0.0))
+    made.take_fleet(fold([], made.burdens))
     first.on_client_gone()
     assert [one.client.refused.code for one in others] == ["no_prefill"] * 3000
     assert not made.live and made.admission.requests == made.admission.waiting == 0

@@ -8,7 +8,7 @@ from tests.support.instances import decode, prefill
 
 
 def facts(mode=Mode.PUSH, name="d0"):
-    members = {m.instance.instance_id: m for m in fold([prefill(), decode(name)], Burdens(), 0.0).members}
+    members = {m.instance.instance_id: m for m in fold([prefill(), decode(name)], Burdens()).members}
     made = Facts()
     made.placement = Placement(mode, None if mode is Mode.LOCAL else members["p0"], members[name], "configured")
     made.attempts, made.queued_s, made.sent_s, made.prefilled_s = 2, 0.5, 0.6, 0.7004

@@ -65,7 +65,6 @@ async def test_a_newer_claim_fences_the_older_start(fleet: FleetStore) -> None:
     new = await fleet.claim_epoch(P0)
     assert not await fleet.heartbeat(P0, old, Load(), LEASE_S)
     assert not await fleet.register(an_instance(epoch=old), LEASE_S)
-    assert not await fleet.set_draining(P0, old, draining=True)
     assert not await fleet.leave(P0, old)
     assert await fleet.register(an_instance(epoch=new), LEASE_S)
     assert [record.instance.epoch for record in await fleet.snapshot()] == [new]
@@ -84,7 +83,6 @@ async def test_an_ended_lease_removes_the_instance_until_it_registers_anew(
     await fleet.register(an_instance(), 0.02)
     await emptied(fleet)
     assert not await fleet.heartbeat(P0, Epoch(7), Load(), LEASE_S)
-    assert not await fleet.set_draining(P0, Epoch(7), draining=True)
     assert await redis.hlen(keys.fleet_instances(namespace)) == 0
     assert await fleet.register(an_instance(), LEASE_S)
     assert len(await fleet.snapshot()) == 1
@@ -101,16 +99,13 @@ async def test_an_instance_that_leaves_is_gone_with_all_its_records(
     assert left == [keys.fleet_start(namespace, P0).encode()]
 
 
-async def test_draining_is_shown_undone_and_survives_a_lost_lease(fleet: FleetStore) -> None:
+async def test_draining_is_shown_and_survives_a_lost_lease(fleet: FleetStore) -> None:
     await fleet.register(an_instance(), LEASE_S)
-    assert await fleet.set_draining(P0, Epoch(7), draining=True)
-    assert [record.instance.draining for record in await fleet.snapshot()] == [True]
-    await fleet.register(an_instance(), 0.02)
+    assert [record.instance.draining for record in await fleet.snapshot()] == [False]
+    await fleet.register(replace(an_instance(), draining=True), 0.02)
     await emptied(fleet)
     await fleet.register(an_instance(), LEASE_S)
     assert [record.instance.draining for record in await fleet.snapshot()] == [True]
-    assert await fleet.set_draining(P0, Epoch(7), draining=False)
-    assert [record.instance.draining for record in await fleet.snapshot()] == [False]
 
 
 async def test_draining_ends_with_the_next_start(fleet: FleetStore) -> None:
@@ -146,7 +141,6 @@ async def test_every_key_of_the_fleet_has_a_ttl(fleet: FleetStore, redis: Redis,
     epoch = await fleet.claim_epoch(P0)
     await fleet.register(replace(an_instance(epoch=epoch), draining=True), LEASE_S)
     await fleet.heartbeat(P0, epoch, Load(), LEASE_S)
-    await fleet.set_draining(P0, epoch, draining=True)
     ttls = {name: await redis.ttl(name) async for name in redis.scan_iter(f"{{{namespace}:*")}
     assert len(ttls) == 5
     assert all(0 < ttl_s <= KEEP_S for ttl_s in ttls.values()), ttls

@@ -86,21 +86,20 @@ def test_sentencepiece_tokens_as_bytes(sentencepiece):
 
 def test_chat_goes_through_the_files_own_template_and_adds_nothing(byte_level):
     tokenizer, _ = byte_level
-    ids = tokenizer.chat([{"role": "user", "content": "hi"}])
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "user:hi</s>"
+    assert tokenizer.render_chat([{"role": "user", "content": "hi"}]) == "user:hi</s>"
 
 
 def test_tools_choose_the_template_that_is_made_for_them():
     backend = Backend(models.WordLevel({"plain": 0, "tooled": 1, "<unk>": 2}, unk_token="<unk>"))
     tokenizer = Tokenizer(Vocabulary(backend, (), {}, {"default": "plain", "tool_use": "tooled"}))
-    assert tokenizer.chat([]) == [0]
-    assert tokenizer.chat([], tools=[{"type": "function"}]) == [1]
-    assert tokenizer.chat([], tools=[]) == [0]
+    assert tokenizer.render_chat([]) == "plain"
+    assert tokenizer.render_chat([], tools=[{"type": "function"}]) == "tooled"
+    assert tokenizer.render_chat([], tools=[]) == "plain"
 
 
 def test_a_chat_without_any_template_is_a_bad_request(sentencepiece):
     with pytest.raises(BadRequest, match="no chat template"):
-        sentencepiece[0].chat([{"role": "user", "content": "hi"}])
+        sentencepiece[0].render_chat([{"role": "user", "content": "hi"}])
 
 
 def test_a_path_to_nothing_is_unusable(tmp_path):
