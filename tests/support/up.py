@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from router.cli.local_fleet import free_port
 from tests.support.tiny_models import write_tiny_llama
 
 ROOT = Path(__file__).parents[2]
+TANDEM = (sys.executable, "-m", "router.cli.main")
 MODEL = "smollm2-135m"
 TINY_TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
@@ -32,7 +34,7 @@ class Up:
     """A running set-up."""
 
     url: str
-    process: psutil.Process
+    process: psutil.Popen
 
     def engines(self) -> dict[str, str]:
         """URL of each engine by its instance id."""
@@ -78,6 +80,11 @@ def read_metrics(url: str) -> dict[str, float]:
     return sums
 
 
+def environ() -> dict[str, str]:
+    """Ours, in which this tree is found from any folder."""
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
 def _end_with_us() -> None:
     """In the child: Linux sends it SIGTERM when we are gone, also when fixtures are not torn down any more."""
     pr_set_pdeathsig = 1
@@ -86,22 +93,21 @@ def _end_with_us() -> None:
 
 @contextmanager
 def tandem_up(folder: Path, *flags: str) -> Iterator[Up]:
-    """`tandem up` is ready for the block, and gone after it."""
-    words = [sys.executable, "-m", "router.cli.main", "up", "--port", str(free_port("127.0.0.1"))]
-    words += ["--logs", str(folder / "logs"), *flags]
-    child = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_us)
-    assert child.stderr is not None
+    """`tandem up`, begun in this folder, is ready for the block, and gone after it."""
+    words = (*TANDEM, "up", "--port", str(free_port("127.0.0.1")), "--logs", "logs", *flags)
+    child = psutil.Popen(words, cwd=folder, env=environ(), stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_us)
     try:
         told = []
         for line in child.stderr:
             told.append(line)
             if ready := re.match(r"Ready in .* s: (http://\S+) serves", line):
-                yield Up(ready[1], psutil.Process(child.pid))
+                yield Up(ready[1], child)
                 break
         else:
             raise AssertionError("".join(told))
     finally:
-        child.terminate()
+        with suppress(psutil.NoSuchProcess):  # a test may have ended it
+            child.terminate()
         child.wait(60)
         child.stderr.close()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +14,10 @@ import httpx
 import psutil
 import pytest
 
-from router.cli.local_fleet import free_port
 from tests.support.tiny_models import write_tiny_llama
-from tests.support.up import Up
+from tests.support.up import TANDEM, Up, environ, tandem_up
 
 pytestmark = [pytest.mark.needs("nixl", "redis"), pytest.mark.timeout(180)]
-ROOT = Path(__file__).parents[3]
-TANDEM = (sys.executable, "-m", "router.cli.main")
-ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 FLAGS = ("--decode", "2", "--block-tokens-decode", "8", "--kv-bytes", "2000000", "--numerics", "invariant")
 
 
@@ -34,10 +28,10 @@ class Place:
     folder: Path
     up: Up
 
-    def doctor(self, *flags: str, **environ: str) -> tuple[int, str]:
+    def doctor(self, *flags: str, **more: str) -> tuple[int, str]:
         """Its exit status and what it printed."""
         words = (*TANDEM, "doctor", *flags)
-        env = ENV | environ
+        env = environ() | more
         done = subprocess.run(words, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=120)
         assert done.stderr == ""
         return done.returncode, done.stdout
@@ -51,22 +45,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("doctor")
     (folder / "tiny").mkdir()
     write_tiny_llama(folder / "tiny")
-    words = (*TANDEM, "up", "--port", str(free_port("127.0.0.1")), "--model", "tiny", *FLAGS)
-    child = subprocess.Popen(words, cwd=folder, env=ENV, stderr=subprocess.PIPE, text=True)
-    assert child.stderr is not None
-    try:
-        told = []
-        for line in child.stderr:
-            told.append(line)
-            if ready := re.match(r"Ready in .* s: (http://\S+) serves", line):
-                yield Place(folder, Up(ready[1], psutil.Process(child.pid)))
-                break
-        else:
-            pytest.fail("".join(told))
-    finally:
-        child.terminate()
-        child.wait(60)
-        child.stderr.close()
+    with tandem_up(folder, "--model", "tiny", *FLAGS) as up:
+        yield Place(folder, up)
 
 
 def ask(place: Place, body: dict[str, object]) -> str:
@@ -95,7 +75,7 @@ def test_it_does_not_disturb_those_who_are_served(place: Place) -> None:
     body = {"model": "tiny", "prompt": [5] * 300, "max_tokens": 150, "temperature": 0, "ignore_eos": True}
     alone = ask(place, body)
     words = (*TANDEM, "doctor")
-    beside = subprocess.Popen(words, cwd=place.folder, env=ENV, stdout=subprocess.PIPE, text=True)
+    beside = subprocess.Popen(words, cwd=place.folder, env=environ(), stdout=subprocess.PIPE, text=True)
     while beside.poll() is None:
         assert ask(place, body) == alone
     assert beside.returncode == 0, beside.communicate()[0]
@@ -134,7 +114,7 @@ def test_without_the_deployment_key_no_byte_moves(place: Place) -> None:
 def test_a_node_is_examined_without_a_router_or_a_store(place: Place) -> None:
     """As an init container does: it runs in a folder of its own, in which no set-up is."""
     words = (*TANDEM, "doctor", "--preflight", "--json")
-    done = subprocess.run(words, cwd=place.folder / "tiny", env=ENV, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=place.folder / "tiny", env=environ(), capture_output=True, text=True, check=False)
     told = json.loads(done.stdout)
     (trial,) = [one for one in told["findings"] if one["subject"] == "trial UCX"]
     assert (trial["level"], trial["sentence"].endswith("every byte is right.")) == ("ok", True), trial

@@ -2,47 +2,19 @@
 
 import json
 import os
-import re
 import resource
 import select
 import signal
 import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
-from router.cli.local_fleet import free_port
 from router.process.descriptors import ROOM
 from tests.support.descriptors import size_of_table
+from tests.support.up import TANDEM, environ, tandem_up
 
 pytestmark = [pytest.mark.needs("model", "nixl", "redis"), pytest.mark.timeout(240)]
-ROOT = Path(__file__).parents[3]
-TANDEM = (sys.executable, "-m", "router.cli.main")
-ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-@contextmanager
-def started(folder, *flags):
-    """Run `tandem up` until it says that it is ready; give its process, its URL and its children."""
-    words = (*TANDEM, "up", "--port", str(free_port("127.0.0.1")), *flags)
-    up = subprocess.Popen(words, cwd=folder, env=ENV, stderr=subprocess.PIPE, text=True)
-    try:
-        told = []
-        for line in up.stderr:
-            told.append(line)
-            if ready := re.match(r"Ready in .* s: (http://\S+) serves", line):
-                break
-        else:
-            pytest.fail("".join(told))
-        yield up, ready[1], psutil.Process(up.pid).children(recursive=True)
-    finally:
-        up.kill()
-        up.wait()
-        up.stderr.close()
 
 
 def ask(url):
@@ -65,7 +37,7 @@ def story_with(folder, request_id, stage):
     """The lines of the request's Story once one of them tells of `stage`: writers put them down a little later."""
     words = (*TANDEM, "story", request_id, "--json")
     for _ in range(50):
-        done = subprocess.run(words, cwd=folder, env=ENV, capture_output=True, check=False)
+        done = subprocess.run(words, cwd=folder, env=environ(), capture_output=True, check=False)
         lines = json.loads(done.stdout)["story"]
         if any(line["stage"] == stage for line in lines):
             break
@@ -78,30 +50,32 @@ def wait_gone(processes):
 
 
 def test_an_answer_whose_kv_cache_was_pushed_then_a_clean_end(tmp_path):
-    with started(tmp_path) as (up, url, children):
+    with tandem_up(tmp_path) as up:
+        children = up.process.children(recursive=True)
         names = [" ".join(child.cmdline()) for child in children]
         assert sum("engine_shim" in name for name in names) == 2
         assert len(children) == 4
         servers = [child.pid for child, name in zip(children, names, strict=True) if "valkey" not in name]
         room = min(ROOM, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         assert len(servers) == 3 and all(size_of_table(pid) >= room for pid in servers)
-        text, request_id = ask(url)
+        text, request_id = ask(up.url)
         assert len(text.split()) > 3
         moves = {line["stage"] for line in story_with(tmp_path, request_id, "WriterDone")}
         assert {"Registered", "Prefilled", "WriterDone"} <= moves
-        up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 0
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(60) == 0
         wait_gone(children)
     assert not (tmp_path / ".tandem/up.json").exists()
 
 
 def test_killed_outright_it_takes_everything_along(tmp_path):
-    with started(tmp_path, "--both", "1") as (up, url, children):
+    with tandem_up(tmp_path, "--both", "1") as up:
+        children = up.process.children(recursive=True)
         assert len(children) == 3
-        text, _ = ask(url)
+        text, _ = ask(up.url)
         assert len(text.split()) > 3
         descriptors = [os.pidfd_open(child.pid) for child in children]
-        up.kill()
+        up.process.kill()
         for descriptor in descriptors:
             assert select.select([descriptor], [], [], 30)[0]
             os.close(descriptor)

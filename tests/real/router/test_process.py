@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 
@@ -72,37 +74,47 @@ async def test_help_lists_every_setting_with_its_default():
         assert part in text
 
 
-async def test_sigterm_lets_a_running_stream_end_and_refuses_new_connections():
+@asynccontextmanager
+async def two_engines(behaviour: Behaviour) -> AsyncIterator[tuple[MockEngine, list[str]]]:
+    """Decode, which behaves so, and the flags of a router before it and its prefill."""
     prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
-    urls = [await prefill.start(), await decode.start()]
-    decode.behaviour = Behaviour(num_events=20, gap_s=0.03)
-    process = await start("--port", "0", "--prefill", urls[0], "--decode", urls[1], "--grace-s", "10")
-    port = await port_of(process)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        await until_ready(client)
-        async with client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
-            process.send_signal(signal.SIGTERM)
-            text = "".join([piece async for piece in answer.aiter_text()])
-    assert text.endswith("data: [DONE]\n\n")
-    stdout, _ = await process.communicate()
-    assert process.returncode == 0
-    (line,) = [json.loads(line) for line in stdout.splitlines()]
-    assert (line["outcome"], line["stream"], line["prefill"], line["decode"]) == ("served", True, "p0", "d0")
-    assert BODY["prompt"] not in stdout.decode().replace("prompt", "")
+    decode.behaviour = behaviour
+    yield decode, ["--port", "0", "--prefill", await prefill.start(), "--decode", await decode.start()]
     await prefill.stop()
     await decode.stop()
 
 
-async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_streams_end():
-    prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
-    urls = [await prefill.start(), await decode.start()]
-    decode.behaviour = Behaviour(num_events=60, gap_s=0.05)
-    flags = ("--prefill", urls[0], "--decode", urls[1], "--pre-stop-s", "0.5", "--access-log", "false")
-    process = await start("--port", "0", *flags)
+@asynccontextmanager
+async def client_of(process: asyncio.subprocess.Process) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a router that is ready."""
     port = await port_of(process)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        await until_ready(client)
-        async with client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
+        while (await client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)
+        yield client
+
+
+async def rest_of_stream_after_sigterm(process: asyncio.subprocess.Process) -> str:
+    async with client_of(process) as client, client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
+        process.send_signal(signal.SIGTERM)
+        return "".join([piece async for piece in answer.aiter_text()])
+
+
+async def test_sigterm_lets_a_running_stream_end_and_refuses_new_connections():
+    async with two_engines(Behaviour(num_events=20, gap_s=0.03)) as (_, flags):
+        process = await start(*flags, "--grace-s", "10")
+        assert (await rest_of_stream_after_sigterm(process)).endswith("data: [DONE]\n\n")
+        stdout, _ = await process.communicate()
+    assert process.returncode == 0
+    (line,) = [json.loads(line) for line in stdout.splitlines()]
+    assert (line["outcome"], line["stream"], line["prefill"], line["decode"]) == ("served", True, "p0", "d0")
+    assert BODY["prompt"] not in stdout.decode().replace("prompt", "")
+
+
+async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_streams_end():
+    async with two_engines(Behaviour(num_events=60, gap_s=0.05)) as (decode, flags):
+        process = await start(*flags, "--pre-stop-s", "0.5", "--access-log", "false")
+        async with client_of(process) as client, client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
             process.send_signal(signal.SIGTERM)
             decode.behaviour = Behaviour()
             while (ready := await client.get("/readyz")).status_code == 200:
@@ -116,31 +128,15 @@ async def test_after_sigterm_requests_are_served_for_a_while_then_refused_while_
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "1")
             text = "".join([piece async for piece in answer.aiter_text()])
-    assert text.endswith("data: [DONE]\n\n")
-    await process.communicate()
+        assert text.endswith("data: [DONE]\n\n")
+        await process.communicate()
     assert process.returncode == 0
-    await prefill.stop()
-    await decode.stop()
 
 
 async def test_what_outlives_the_grace_ends_with_an_error():
-    prefill, decode = MockEngine(Role.PREFILL, "p0"), MockEngine(Role.DECODE, "d0")
-    urls = [await prefill.start(), await decode.start()]
-    decode.behaviour = Behaviour(num_events=10_000, gap_s=0.05)
-    process = await start("--port", "0", "--prefill", urls[0], "--decode", urls[1], "--grace-s", "1")
-    port = await port_of(process)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-        await until_ready(client)
-        async with client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
-            process.send_signal(signal.SIGTERM)
-            text = "".join([piece async for piece in answer.aiter_text()])
-    assert json.loads(text.split("data: ")[-1])["error"]["code"] == "draining"
-    assert await process.wait() == 0
-    await until(lambda: decode.num_open == 0)
-    await prefill.stop()
-    await decode.stop()
-
-
-async def until_ready(client: httpx.AsyncClient) -> None:
-    while (await client.get("/readyz")).status_code != 200:
-        await asyncio.sleep(0.05)
+    async with two_engines(Behaviour(num_events=10_000, gap_s=0.05)) as (decode, flags):
+        process = await start(*flags, "--grace-s", "1")
+        text = await rest_of_stream_after_sigterm(process)
+        assert json.loads(text.split("data: ")[-1])["error"]["code"] == "draining"
+        assert await process.wait() == 0
+        await until(lambda: decode.num_open == 0)
