@@ -1,6 +1,6 @@
 # Two images: `docker build --target router -t tandem-router:0.1.0 .` and `docker build --target shim -t tandem-shim:0.1.0 .`
-# The shim's with vLLM beside it: --build-arg VLLM=0.33.0. For a laptop, without CUDA and EFA: --build-arg SHIM_BASE=python-base,
-# and --build-arg TORCH_INDEX_URL=... for an index of CPU builds of torch.
+# The shim's with vLLM beside it: --build-arg VLLM=0.33.0 (0.32.0 for `tandem shim --engine vllm`). For a laptop, without CUDA
+# and EFA: --build-arg SHIM_BASE=python-base, and --build-arg TORCH_INDEX_URL=... for an index of CPU builds of torch.
 ARG PYTHON_IMAGE=python:3.12.11-slim-bookworm
 ARG CUDA_IMAGE=nvidia/cuda:12.8.1-runtime-ubuntu24.04
 ARG SHIM_BASE=cuda-base
