@@ -245,7 +245,7 @@ class World:
         scene.network.noise = QUIET
         scene.tell("chaos", "is over")
         for number in range(NUM_PROBES):
-            prompt = Prompt(2, 2, 0.1, False, True)
+            prompt = Prompt(2 + number, 2, 0.1, False, True, conversation="calm" if scene.returns else "")
             self._probes.append(self._expect(f"probe{number + 1}", CALM_S + number, prompt, is_probe=True))
         self._ends_at = scene.now + CALM_S + QUIET_S
 

@@ -35,11 +35,10 @@ def engine_of(model: str, ranks: int, dtype: str, **more: object) -> Iterator[Re
         model=model,
         device="cuda",
         dtype=dtype,
-        numerics=Numerics.INVARIANT,
         num_ranks=ranks,
         max_batch_tokens=64,
         expert_kernels=os.environ.get(LIBRARY_VARIABLE, ""),
-        **more,  # type: ignore[arg-type]
+        **{"numerics": Numerics.INVARIANT, **more},  # type: ignore[arg-type]
     )
     engine = open_engine(settings) if ranks == 1 else open_ranked_engine(settings)
     try:
@@ -107,6 +106,14 @@ def test_de_duplicated_tokens_are_the_same_on_both_transports() -> None:
         with engine_of("tiny-moe", 2, "bfloat16", expert_transport=transport, expert_numerics=numerics) as engine:
             found.append(greedy(engine, PROMPTS))
     assert found[0] == found[1]
+
+
+def test_fast_numerics_give_the_same_tokens_on_both_transports() -> None:
+    found = []
+    for transport in ExpertTransport:
+        with engine_of("tiny-moe", 2, "bfloat16", expert_transport=transport, numerics=Numerics.FAST) as engine:
+            found.append(greedy(engine, PROMPTS))
+    assert found[0] == found[1] and {len(tokens) for tokens in found[0]} == {NUM_TOKENS}
 
 
 @pytest.mark.parametrize("transport", list(ExpertTransport))
