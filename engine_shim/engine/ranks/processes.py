@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -121,12 +122,14 @@ class RankProcesses:
         """No rank is left."""
         for connection in self._connections:
             connection.close()
-        self._connections, self.pids = [], []
+        self._connections, pids = [], self.pids
+        self.pids = []
         if self._leader is not None:
             # The leader is not waited for before, so its number still names its group, even if it has ended.
             os.killpg(self._leader.pid, signal.SIGKILL)
             self._leader.wait()
             self._leader = None
+            reap_orphans(pids)
 
     def _spawn(self) -> None:
         pipes = [Pipe() for _ in range(self.num_ranks)]
@@ -175,3 +178,10 @@ class RankProcesses:
         self.close()
         what = "The step failed" if self._ready else "The expert ranks did not start"
         raise RankGone(f"{what}: {why}; send the request again.")
+
+
+def reap_orphans(pids: Sequence[int]) -> None:
+    """None of these, which were killed, is left as a zombie of ours: as process 1 of a container we inherit them."""
+    for pid in pids:
+        with suppress(ChildProcessError):  # somebody else has inherited it
+            os.waitpid(pid, 0)

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import subprocess
 from multiprocessing import Pipe
 
 import pytest
@@ -8,7 +12,7 @@ import torch
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks import processes
 from engine_shim.engine.ranks.messages import Compute, Computed, Failed, FromRank, Joining, Ready, Start
-from engine_shim.engine.ranks.processes import RankProcesses
+from engine_shim.engine.ranks.processes import RankProcesses, reap_orphans
 from engine_shim.engine.ranks.shared_memory import share_memory
 from engine_shim.engine.reference.expert_share import ExpertShare
 from engine_shim.engine.reference.settings import ReferenceSettings
@@ -69,3 +73,20 @@ def test_every_wait_leaves_time_for_what_it_is_for(monkeypatch: pytest.MonkeyPat
     ranks.compute([Compute(()), Compute(())])
     joining, ready, computed = (round(one) for one in waits)
     assert (joining, ready - joining, computed) == (120, 2000, 130)
+
+
+def test_ranks_that_we_inherit_leave_no_zombies() -> None:
+    inherit_children = 36  # PR_SET_CHILD_SUBREAPER: as process 1 of a container does
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(inherit_children, 1, 0, 0, 0) == 0
+    try:
+        words = ["sh", "-c", "sleep 100 & echo $!; wait"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as leader:
+            assert leader.stdout is not None
+            orphan = int(leader.stdout.readline())
+            os.killpg(leader.pid, signal.SIGKILL)
+            leader.wait()
+        reap_orphans([orphan, os.getppid()])
+        assert not os.path.exists(f"/proc/{orphan}")
+    finally:
+        prctl(inherit_children, 0, 0, 0, 0)
