@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
+
+from router.contract.errors import BadSettings
+
+LOG = logging.getLogger("tandem.router")
 
 LOOK_S = 1.0
 
@@ -29,6 +34,20 @@ class WatchedFiles:
         now = self._look()
         before, self._seen = self._seen, now
         return now != before
+
+    def reread(self, read: Callable[[], None], what: str) -> None:
+        """`read` has been called if one has changed. Where it could not use them, all stays as it was; both are logged.
+
+        `what` names, in the plural, what is read.
+        """
+        if not self.changed():
+            return
+        try:
+            read()
+        except BadSettings as error:
+            LOG.warning("%s stay as they were. %s", what, error.message)
+            return
+        LOG.info("%s read again from %s", what, ", ".join(map(str, self._paths)))
 
     def _look(self) -> list[tuple[int, int, int] | None]:
         return [_mark(path) for path in self._paths]

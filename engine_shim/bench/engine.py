@@ -31,6 +31,7 @@ from engine_shim.bench.contestants import (
     run_transformers,
     transformers_model,
 )
+from engine_shim.bench.terminal import say
 from router.contract.errors import BadSettings, TandemError
 
 OURS, THEIRS = "reference", "transformers"
@@ -95,11 +96,11 @@ def _batches(text: str) -> list[int]:
 
 def _contestants(options: argparse.Namespace, max_tokens: int) -> tuple[dict[str, Contestant], int]:
     """Who takes part, and the size of the vocabulary."""
-    _say("loading the reference engine")
+    say("loading the reference engine")
     engine = reference_engine(options.model, options.threads, options.numerics, max_tokens)
     contestants: dict[str, Contestant] = {OURS: lambda work: run_reference(engine, work)}
     if has_transformers():
-        _say("loading transformers")
+        say("loading transformers")
         model = transformers_model(options.model)
         contestants[THEIRS] = lambda work: run_transformers(model, work)
     else:
@@ -141,14 +142,14 @@ def _measure_batch(
     decode: dict[str, list[float]] = {name: [] for name in names}
     tokens: dict[str, list[list[int]]] = {name: [] for name in names}
     for index, work in enumerate(rounds):
-        _say(f"batch {batch}: round {index} of {len(rounds) - 1}")
+        say(f"batch {batch}: round {index} of {len(rounds) - 1}")
         for name in names if index % 2 else reversed(names):
             timing = contestants[name](work)
             if index:
                 prefill[name].append(sum(map(len, work.prompts)) / timing.prefill_s)
                 decode[name].append(batch * (work.output_tokens - 1) / timing.decode_s)
                 tokens[name] += timing.tokens
-    _say("")
+    say("")
     return [
         Figures(name, batch, phase, speeds[name])
         for phase, speeds in (("prefill", prefill), ("decode", decode))
@@ -190,12 +191,6 @@ def _report(figures: list[Figures], options: argparse.Namespace, agreement: list
         ],
         "agreement": agreement,
     }
-
-
-def _say(text: str) -> None:
-    """One line that overwrites itself, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from engine_shim.bench.terminal import say
 from engine_shim.bench.transfer_agent import AgentProcess, AgentSpec
 from engine_shim.bench.transfer_case import BLOCK_STEP_BYTES, SPREAD, Case, Shape, parse_layouts
 from engine_shim.bench.transfer_figures import Figures, measure, measure_copy
@@ -151,22 +152,16 @@ def _measure_all(agents: tuple[AgentProcess, AgentProcess], cases: list[Case], r
     for num_bytes in sorted({case.num_bytes for case in cases}):
         block_bytes = next(case.block_bytes for case in cases if case.num_bytes == num_bytes)
         whole = Case(CopyOp.WRITE, "direct", plain, plain, num_bytes // block_bytes, block_bytes, 0)
-        _say(f"{num_bytes / 2**20:.2f} MiB: ceilings")
+        say(f"{num_bytes / 2**20:.2f} MiB: ceilings")
         copy = measure_copy(agents[0], num_bytes, rounds)
         ceiling = measure(agents, whole, rounds, "one WRITE")
         figures += [copy, ceiling]
         group = [case for case in cases if case.num_bytes == num_bytes]
         for index, case in enumerate(group):
-            _say(f"{num_bytes / 2**20:.2f} MiB: case {index + 1} of {len(group)}")
+            say(f"{num_bytes / 2**20:.2f} MiB: case {index + 1} of {len(group)}")
             figures.append(measure(agents, case, rounds))
-    _say("")
+    say("")
     return figures
-
-
-def _say(text: str) -> None:
-    """One line that overwrites itself, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
-from router.contract.errors import BadSettings
 from router.legs.access import EngineAccess, read_engine_keys
 from router.watched import WatchedFiles
-
-LOG = logging.getLogger("tandem.router")
 
 
 class EngineKeyFile:
@@ -28,11 +24,4 @@ class EngineKeyFile:
 
     def refresh(self) -> None:
         """A file that has changed is in force; one that cannot be read leaves the keys as they are, and is logged."""
-        if not self._files.changed():
-            return
-        try:
-            self._access.change(read_engine_keys(self._path))
-        except BadSettings as error:
-            LOG.warning("Keys of engines stay as they were. %s", error.message)
-            return
-        LOG.info("keys of engines read again from %s", self._path)
+        self._files.reread(lambda: self._access.change(read_engine_keys(self._path)), "Keys of engines")

@@ -5,7 +5,6 @@ An entry is `name:digest`, the digest as 64 hex digits: `printf %s "$KEY" | sha2
 
 from __future__ import annotations
 
-import logging
 import string
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -14,8 +13,6 @@ from pathlib import Path
 
 from router.contract.errors import BadSettings
 from router.watched import WatchedFiles
-
-LOG = logging.getLogger("tandem.router")
 
 _BEARER = b"bearer "
 _HEX = frozenset(string.hexdigits)
@@ -45,7 +42,8 @@ class Keyring:
         self._entries = tuple(entries)
         self._path = path
         self._files = WatchedFiles([path] if path is not None else [])
-        self._table = self._read()
+        self._table: Table = {}
+        self._read()
 
     def caller(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The name of the key that a request carries, or None when it carries nobody's."""
@@ -67,16 +65,9 @@ class Keyring:
 
     def refresh(self) -> None:
         """A file that has changed is in force; one that cannot be read leaves the keys as they are, and is logged."""
-        if not self._files.changed():
-            return
-        try:
-            self._table = self._read()
-        except BadSettings as error:
-            LOG.warning("API keys stay as they were. %s", error.message)
-            return
-        LOG.info("API keys read again from %s", self._path)
+        self._files.reread(self._read, "API keys")
 
-    def _read(self) -> Table:
+    def _read(self) -> None:
         lines = list(self._entries)
         if self._path is not None:
             try:
@@ -89,7 +80,7 @@ class Keyring:
             if entry:
                 digest, name = _parse(entry)
                 table.setdefault(digest[:_PREFIX_BYTES], []).append((digest, name))
-        return table
+        self._table = table
 
 
 def _parse(entry: str) -> tuple[bytes, str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 from router.contract.errors import BadSettings
 from router.watched import WatchedFiles
-
-LOG = logging.getLogger("tandem.router")
 
 
 class Tls:
@@ -23,21 +20,16 @@ class Tls:
             BadSettings: they cannot be read or do not belong together.
         """
         self._make = make
-        self._names = ", ".join(name for name in files if name)
         self._files = WatchedFiles([Path(name) for name in files if name])
         self.context = make()
         """For new connections. Each change makes a whole new one, since no authority can be taken out of a context."""
 
     def refresh(self) -> None:
         """New connections are made by what is in the files now, unless it cannot be used."""
-        if not self._files.changed():
-            return
-        try:
-            self.context = self._make()
-        except BadSettings as error:
-            LOG.warning("TLS stays as it was. %s", error.message)
-            return
-        LOG.info("TLS made anew of %s", self._names)
+        self._files.reread(self._read, "Certificates")
+
+    def _read(self) -> None:
+        self.context = self._make()
 
     def carry_on(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """A handshake that begins in an older `context` goes on in the present one."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
+from engine_shim.engine.reference.attention import PlanOfParts
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.kv_cache import KVCache
 
@@ -26,19 +27,11 @@ GROUP_RATIO = 1.5
 """A group's longest table is at most so many times its shortest."""
 
 
-class FastPlan:
-    """See AttentionPlan."""
+class FastPlan(PlanOfParts):
+    """The plan of a batch whose chunks are grouped by their tables' lengths."""
 
     def __init__(self, batch: Batch, cache: KVCache, _group_size: int) -> None:
-        self._cache = cache
-        self._parts = [FastPart(chunks, cache) for chunks in _grouped(batch.chunks, cache)]
-        self._rows = [part.num_rows for part in self._parts]
-
-    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """See AttentionPlan."""
-        parts = zip(self._parts, torch.split(queries, self._rows), strict=True)
-        pieces = [piece for part, rows in parts for piece in part.attend(self._cache, layer, rows)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        super().__init__([FastPart(chunks, cache) for chunks in _grouped(batch.chunks, cache)], cache)
 
 
 class FastPart:

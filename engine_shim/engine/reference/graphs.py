@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from engine_shim.engine.reference.attention import PlanOfParts
 from engine_shim.engine.reference.batch import Batch
 from engine_shim.engine.reference.kernels import Kernels
 from engine_shim.engine.reference.kv_cache import KVCache
 from engine_shim.engine.reference.model import Model
-from engine_shim.engine.reference.paged import PagedAttention, PagedPlan, PagedRows
+from engine_shim.engine.reference.paged import PagedAttention, PagedRows
 from engine_shim.engine.reference.walk import finish
 
 WARM_UPS = 2
@@ -103,4 +104,4 @@ class GraphedModel:
         places = (self._blocks[:size], positions % self._cache.layout.block_tokens)
         batch = Batch((), self._token_ids[:size], positions, places, None)
         rows = PagedRows(self._mirror.tables, self._slots[:size], positions)
-        return finish(self._model.walk(batch, self._cache, PagedPlan([rows], self._cache, 0)))
+        return finish(self._model.walk(batch, self._cache, PlanOfParts([rows], self._cache)))

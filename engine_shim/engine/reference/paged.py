@@ -7,14 +7,14 @@ any short kernel of ours; in float32, which that has not, torch's other one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 import triton
 
-from engine_shim.engine.reference.attention import AttentionPlan
+from engine_shim.engine.reference.attention import AttentionPart, AttentionPlan, PlanOfParts
 from engine_shim.engine.reference.attention_fast import FastPart
 from engine_shim.engine.reference.batch import Batch, Chunk
 from engine_shim.engine.reference.block_mirror import BlockMirror
@@ -42,12 +42,12 @@ class PagedAttention:
     def __init__(self) -> None:
         self._mirrored: tuple[KVCache, BlockMirror] | None = None
 
-    def __call__(self, batch: Batch, cache: KVCache, group_size: int) -> AttentionPlan:
+    def __call__(self, batch: Batch, cache: KVCache, _group_size: int) -> AttentionPlan:
         """See AttentionPlanner."""
         mirror = self.mirror(cache)
         # At once for the whole batch: who is not in it may lose its slot.
         slots = mirror.slots_of([chunk for chunk in batch.chunks if chunk.num_rows == 1])
-        parts: list[_Part] = []
+        parts: list[AttentionPart] = []
         row = num_placed = 0
         for is_one, chunks in groupby(batch.chunks, key=lambda chunk: chunk.num_rows == 1):
             group = list(chunks)
@@ -60,7 +60,7 @@ class PagedAttention:
                 kind = FlashChunk if cache.tensor.dtype in HALF_TYPES else FastPart
                 parts += [kind([chunk], cache) for chunk in group]
             row += sum(chunk.num_rows for chunk in group)
-        return PagedPlan(parts, cache, group_size)
+        return PlanOfParts(parts, cache)
 
     def mirror(self, cache: KVCache) -> BlockMirror:
         """The tables of this cache's sequences."""
@@ -129,24 +129,6 @@ class FlashChunk:
         layout = cache.layout
         rows = kept.index_select(0, self._blocks).view(1, -1, layout.num_kv_heads, layout.head_dim)
         return rows[:, : self._num_tokens].transpose(1, 2)
-
-
-_Part = PagedRows | FlashChunk | FastPart
-
-
-class PagedPlan:
-    """See AttentionPlan."""
-
-    def __init__(self, parts: Sequence[_Part], cache: KVCache, _group_size: int) -> None:
-        self._parts = parts
-        self._cache = cache
-        self._rows = [part.num_rows for part in parts]
-
-    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
-        """See AttentionPlan."""
-        parts = zip(self._parts, torch.split(queries, self._rows), strict=True)
-        pieces = [piece for part, rows in parts for piece in part.attend(self._cache, layer, rows)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 class FusedHeads:

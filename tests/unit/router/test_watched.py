@@ -2,6 +2,7 @@ import asyncio
 import os
 
 from router import watched
+from router.contract.errors import BadSettings
 from router.watched import WatchedFiles, keep_fresh
 
 
@@ -20,6 +21,24 @@ def test_each_change_is_told_once(tmp_path):
     assert files.changed() and not files.changed()
     link.unlink()
     assert files.changed() and not files.changed()
+
+
+def test_what_cannot_be_used_leaves_all_as_it_was(tmp_path, caplog):
+    path, read = tmp_path / "a", []
+    files = WatchedFiles([path])
+
+    def parse():
+        if path.read_text() == "bad":
+            raise BadSettings("No.")
+        read.append(path.read_text())
+
+    files.reread(parse, "Keys")
+    assert not read
+    for text in ("good", "bad", "better"):
+        path.write_text(text)
+        files.reread(parse, "Keys")
+        files.reread(parse, "Keys")
+    assert read == ["good", "better"] and caplog.messages == ["Keys stay as they were. No."]
 
 
 async def test_everything_is_refreshed_again_and_again(monkeypatch):

@@ -51,7 +51,7 @@ def test_a_broken_change_is_logged_and_leaves_the_context_usable(certificates, t
     assert not caplog.records
     cert.write_text("broken")
     shown.refresh()
-    assert "stays as it was" in caplog.text
+    assert "stay as they were" in caplog.text
 
 
 def test_engines_are_believed_by_their_authority_alone(certificates):
