@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Semaphore
 
@@ -60,6 +61,17 @@ class Turns(Couple):
         await self.wait_quiet()
 
 
+@contextmanager
+def stalled(engine: FakeEngine) -> Iterator[None]:
+    """The engine takes no step meanwhile."""
+    engine.gate = gate = Semaphore(0)
+    try:
+        yield
+    finally:
+        engine.gate = None
+        gate.release(9)
+
+
 @pytest.fixture
 async def couple(request: pytest.FixtureRequest) -> AsyncIterator[Turns]:
     wish = getattr(request, "param", RULES)
@@ -101,66 +113,56 @@ async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Tur
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 0.2)], indirect=True)
 async def test_a_keeper_that_does_not_get_on_is_waited_for_no_longer_than_that(couple: Turns) -> None:
-    couple.d.gate = gate = Semaphore(0)
-    asking = couple.ask()
-    await until(lambda: couple.recall.results["failed"] == 1)
-    couple.d.gate = None
-    gate.release(9)
+    with stalled(couple.d):
+        asking = couple.ask()
+        await until(lambda: couple.recall.results["failed"] == 1)
     await couple.finish(asking)
 
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 60.0)], indirect=True)
 async def test_a_client_that_leaves_during_the_recall_leaves_nothing_on_either_side(couple: Turns) -> None:
-    couple.d.gate = gate = Semaphore(0)
-    asking = couple.ask()
-    await until(lambda: bool(couple.p.pins))
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    couple.d.gate = None
-    gate.release(9)
+    with stalled(couple.d):
+        asking = couple.ask()
+        await until(lambda: bool(couple.p.pins))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
     await couple.wait_quiet()
     assert not couple.recall.results
 
 
 async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: Turns) -> None:
-    couple.d.gate = gate = Semaphore(0)
-    asking = couple.ask()
-    await until(lambda: bool(couple.p.pins))
-    couple.prefill.cancel(TransferId("req-1.1"), "taken_back")
-    couple.d.gate = None
-    gate.release(9)
+    with stalled(couple.d):
+        asking = couple.ask()
+        await until(lambda: bool(couple.p.pins))
+        couple.prefill.cancel(TransferId("req-1.1"), "taken_back")
     with pytest.raises(StaleAttempt):
         await asking
     await couple.wait_quiet()
 
 
 async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Turns) -> None:
-    couple.d.gate = gate = Semaphore(0)
-    asking = couple.ask()
-    await until(lambda: bool(couple.p.pins))
-    assert couple.prefill.hand_over is not None
-    couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
-    async for _ in await asking:
-        pass
-    assert couple.recall.results == {"failed": 1}
-    couple.d.gate = None
-    gate.release(9)
+    with stalled(couple.d):
+        asking = couple.ask()
+        await until(lambda: bool(couple.p.pins))
+        assert couple.prefill.hand_over is not None
+        couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
+        async for _ in await asking:
+            pass
+        assert couple.recall.results == {"failed": 1}
 
 
 @pytest.mark.parametrize("couple", [KVFailure.RECOMPUTE], indirect=True)
 async def test_what_prefill_computes_itself_after_all_has_not_come_back(couple: Turns) -> None:
-    couple.d.gate = gate = Semaphore(0)
-    asking = couple.ask()
-    await until(lambda: bool(couple.p.pins))
-    assert couple.prefill.hand_over is not None
-    couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
-    async for _ in await asking:
-        pass
-    assert [str(transfer_id) for transfer_id, _ in couple.site.recomputed] == ["req-1.1.recall"]
-    assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
-    couple.d.gate = None
-    gate.release(9)
+    with stalled(couple.d):
+        asking = couple.ask()
+        await until(lambda: bool(couple.p.pins))
+        assert couple.prefill.hand_over is not None
+        couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
+        async for _ in await asking:
+            pass
+        assert [str(transfer_id) for transfer_id, _ in couple.site.recomputed] == ["req-1.1.recall"]
+        assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
 
 
 async def test_blocks_that_nobody_comes_for_are_free_after_the_lease(couple: Turns) -> None:

@@ -1,10 +1,9 @@
-import asyncio
-
 import pytest
 
 from router.contract.errors import StoreDown
 from router.driver import orders as module
 from router.driver.orders import Orders
+from tests.support.tasks import outlives_errors
 
 
 class Place:
@@ -85,16 +84,4 @@ async def test_without_a_place_orders_hold_for_this_process():
 async def test_a_value_that_cannot_be_read_does_not_end_the_task(place, monkeypatch):
     monkeypatch.setattr(module, "PERIOD_S", 0.001)
     one, _ = router(place)
-    asked = []
-
-    async def broken(*_: object) -> None:
-        asked.append(1)
-        raise ValueError("a value that nobody has thought of")
-
-    monkeypatch.setattr(place, "read", broken)
-    running = asyncio.create_task(one.run())
-    async with asyncio.timeout(10):
-        while len(asked) < 3:
-            await asyncio.sleep(0.001)
-    assert not running.done()
-    running.cancel()
+    await outlives_errors(monkeypatch, place, "read", one.run())

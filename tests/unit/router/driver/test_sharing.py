@@ -1,8 +1,7 @@
-import asyncio
-
 from router.driver import sharing as module
 from router.driver.sharing import Shared, Sharing
 from tests.support.share_store import ShareClient, ShareServer
+from tests.support.tasks import outlives_errors
 
 
 class Budgeted:
@@ -91,16 +90,4 @@ async def test_what_has_no_limit_stays_without():
 async def test_a_value_that_cannot_be_read_does_not_end_the_task(monkeypatch):
     monkeypatch.setattr(module, "PERIOD_S", 0.001)
     one = Budgeted(ShareServer())
-    asked = []
-
-    async def broken(*_: object) -> None:
-        asked.append(1)
-        raise ValueError("a value that nobody has thought of")
-
-    monkeypatch.setattr(ShareClient, "ask", broken)
-    running = asyncio.create_task(one.sharing.run())
-    async with asyncio.timeout(10):
-        while len(asked) < 3:
-            await asyncio.sleep(0.001)
-    assert not running.done()
-    running.cancel()
+    await outlives_errors(monkeypatch, ShareClient, "ask", one.sharing.run())
