@@ -43,6 +43,15 @@ def test_every_file_and_link_of_a_page_is_there(page: str) -> None:
     assert unknown_files(text) == []
 
 
+def test_every_room_has_its_place_on_the_map() -> None:
+    rooms = {
+        "/".join(name.split("/")[:2]) for name in FILES if re.match(r"(router|engine_shim)/\w+/__init__\.py", name)
+    }
+    assert len(rooms) > 15
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    assert [room for room in sorted(rooms) if f"`{room}`" not in text] == []
+
+
 def test_what_is_not_there_is_noticed() -> None:
     text = "`tandem up --nonsense 1`, `tandem dance`, `make nothing`, `house/test_docs.py`, `house/no.py`\n"
     block = "```sh\nA=1 tandem up \\\n  --also-none\n```\n"
