@@ -48,6 +48,7 @@ async def test_who_does_not_answer_is_left_out(tmp_path, monkeypatch):
     async with server:
         assert await asked.newest(10) == [record(1)]
         assert await asked.find("req-1") == record(1)
+    monkeypatch.setattr(module, "ANSWER_S", 20.0)
     async with dumb.answering(), dead.answering():
         assert await asked.newest(10) == [record(3), record(1)], "whoever comes back in a slot answers again"
 
