@@ -11,7 +11,7 @@ TORCH_INDEX_URL ?=
 ARGS ?=
 FAST_TESTS := tests/house tests/unit tests/property
 # Suites that need more than this machine, or more time than a change should wait for.
-NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/bench tests/real/e2e/test_progressive.py
+NOT_RUN := tests/real/vllm tests/rollout tests/chaos tests/real/e2e/test_progressive.py
 # Where `make test-vllm` keeps vLLM.
 VLLM ?= $(CURDIR)/.tandem/vllm
 

@@ -17,7 +17,7 @@ from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from tests.support.probes import PROBES, REDIS_URL_VARIABLE, required
 
-TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "rollout", "chaos", "bench")
+TIERS = ("house", "unit", "property", "conformance", "simulation", "real", "deploy", "rollout", "chaos")
 ROOT = Path(__file__).parent
 SHARING = "tests/real/e2e/up"
 

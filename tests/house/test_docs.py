@@ -43,6 +43,15 @@ def test_every_file_and_link_of_a_page_is_there(page: str) -> None:
     assert unknown_files(text) == []
 
 
+def test_whatever_make_runs_is_there() -> None:
+    text = (ROOT / "Makefile").read_text("utf-8")
+    named = re.findall(r"-m ((?:tests|deploy|engine_shim)[\w.]+)", text)
+    modules = [f"{name.replace('.', '/')}{end}" for name in named for end in (".py", "/__main__.py")]
+    assert len({*modules} & {*FILES}) == len({*named}) > 10
+    paths = re.findall(r"(?:tests|deploy|helm|engine_shim|router)/[\w./-]+", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_every_room_has_its_place_on_the_map() -> None:
     rooms = {
         "/".join(name.split("/")[:2]) for name in FILES if re.match(r"(router|engine_shim)/\w+/__init__\.py", name)
