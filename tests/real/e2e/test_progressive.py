@@ -136,7 +136,11 @@ async def test_the_law_holds_in_chunks_for_every_pair_of_block_sizes(site: Proce
     await site.wait_quiet()
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("push", IN_CHUNKS), ("push", IN_LAYERS), ("pull", IN_CHUNKS)])
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [("push", IN_CHUNKS), ("push", IN_LAYERS), ("pull", IN_CHUNKS)],
+    ids=["push-chunks", "push-layers", "pull"],
+)
 @pytest.mark.parametrize("staging_bytes", [0, 4194304])
 async def test_the_law_holds_for_every_pair_of_memory_orders(
     tmp_path: Path, mode: str, steps: str, staging_bytes: int

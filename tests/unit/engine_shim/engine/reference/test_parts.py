@@ -71,49 +71,60 @@ def test_a_sequence_that_has_told_of_a_part_is_no_victim_of_one_that_grows():
     assert tokens_of(events, "d") == alone
 
 
+class Launches:
+    """Parts of a device that computes behind the host: what it has launched is there when it is let through."""
+
+    def __init__(self):
+        pool = BlockPool(8)
+        self.pins, self.told, self.waited_for = Pins(pool), SimpleQueue(), SimpleQueue()
+        self.ends = []
+        self.parts = Parts(self.pins, self.mark, num_layers=4)
+        self.parts.tell_early(self.told.put)
+        request = ask("p", prompt_of(40), purpose=Purpose.HOLD, in_parts=True, layers_from_tokens=8, max_tokens=1)
+        self.sequence = Sequence(request, 0, names=None, text=None)
+        self.sequence.table, self.sequence.state = pool.allocate(3), State.RUNNING
+
+    def mark(self):
+        number, end = len(self.ends), Event()
+        self.ends.append(end)
+
+        def wait():
+            self.waited_for.put(number)
+            assert end.wait(10)
+
+        return wait
+
+
 @pytest.fixture
 def launches():
-    """Parts of a device that computes behind the host: what it has launched is there when it is let through."""
-    pool, told, marks = BlockPool(8), SimpleQueue(), []
-
-    def mark():
-        marks.append(Event())
-        return marks[-1].wait
-
-    parts = Parts(Pins(pool), mark, num_layers=4)
-    parts.tell_early(told.put)
-    request = ask("p", prompt_of(40), purpose=Purpose.HOLD, in_parts=True, layers_from_tokens=8, max_tokens=1)
-    sequence = Sequence(request, 0, names=None, text=None)
-    sequence.table, sequence.state = pool.allocate(3), State.RUNNING
-    yield parts, sequence, marks, told
-    for event in marks:
-        event.set()
-    parts.close()
+    launches = Launches()
+    yield launches
+    for end in launches.ends:
+        end.set()
+    launches.parts.close()
 
 
 def test_nothing_is_told_before_it_is_in_memory_and_no_step_waits_for_that(launches):
-    parts, sequence, marks, told = launches
+    parts, sequence, table = launches.parts, launches.sequence, tuple(launches.sequence.table)
     sequence.num_computed = 16
     assert parts.after([sequence]) == []
     on_layer = parts.during([(sequence, 24)])
     on_layer(1)
-    assert told.empty(), "its kernels have not ended"
-    marks[1].set()
-    assert told.empty(), "what was launched before has not ended"
-    marks[0].set()
-    table = tuple(sequence.table)
-    assert told.get(timeout=10) == Prefilling("p", table, 16)
-    assert told.get(timeout=10) == Prefilling("p", table, 40, 1)
+    launches.ends[1].set()
+    assert launches.waited_for.get(timeout=10) == 0
+    assert launches.told.empty(), "its kernels have not ended, nor have those before the others"
+    launches.ends[0].set()
+    assert launches.told.get(timeout=10) == Prefilling("p", table, 16)
+    assert launches.told.get(timeout=10) == Prefilling("p", table, 40, 1)
 
 
 def test_blocks_are_pinned_before_the_kernels_that_fill_them_end_and_told_of_even_if_the_sequence_ends(launches):
-    parts, sequence, marks, told = launches
-    sequence.num_computed = 16
-    parts.after([sequence])
-    assert "p" in parts._pins, "nobody could free what another might be writing"
-    sequence.table = []
-    marks[0].set()
-    assert told.get(timeout=10).seq_id == "p", "the pin is told of, so that somebody ends it"
+    launches.sequence.num_computed = 16
+    launches.parts.after([launches.sequence])
+    assert "p" in launches.pins, "nobody could free what another might be writing"
+    launches.sequence.table = []
+    launches.ends[0].set()
+    assert launches.told.get(timeout=10).seq_id == "p", "the pin is told of, so that somebody ends it"
 
 
 def test_layers_are_told_of_while_the_last_chunk_is_computed_and_of_no_other():
