@@ -77,6 +77,7 @@ class ToyEngine:
         self._running: dict[TransferId, Sequence] = {}
         self._pins: dict[TransferId, tuple[int, ...]] = {}
         self._told_at = 0.0
+        self._told_aside_at = 0.0
 
     @property
     def num_sequences(self) -> int:
@@ -230,7 +231,13 @@ class ToyEngine:
     def _tell_part(self, part: Prefilling) -> None:
         if "pin_chunks" not in self._scene.off:
             self._pins[part.transfer_id] = part.blocks
-        self._tell(part)
+        if not self._scene.in_layers:
+            self._tell(part)
+            return
+        # By a thread of its own, which may be slower than the end of the step.
+        timeline, rng = self._scene.timeline, self._scene.rng
+        self._told_aside_at = max(self._told_aside_at, timeline.now + rng.choice((0.002, 0.002, 0.3)) * rng.random())
+        timeline.after(self._told_aside_at - timeline.now, self._process, self._on_event, part)
 
     def _decode(self, sequence: Sequence) -> None:
         if self._running.get(sequence.transfer_id) is not sequence:

@@ -11,8 +11,6 @@ from engine_shim.simulation.report import rows_of_tables, story_text
 SEEDS = 10_000
 BLOCKS = 10
 ROWS_NOT_REACHED = {
-    # Only a second prefill leg of one attempt would compute the prompt again, and desks refuse that leg.
-    "JOIN LANDED Prefilled",
     # Between attempts the router is in the middle of one step: nothing else can happen there.
     *(
         f"LIFE ({m}: client waiting, P idle, D idle) {e}"
