@@ -150,6 +150,9 @@ class ToyEngine:
             sequence.blocks = blocks
             self._running[sequence.transfer_id] = sequence
             if sequence.purpose is Purpose.HOLD:
+                if sequence.num_computed and self._scene.chunk_blocks:
+                    num_tokens = sequence.num_computed * BLOCK_TOKENS
+                    self._tell_part(Prefilling(sequence.transfer_id, blocks, num_tokens))
                 self._compute_more(sequence)
             elif sequence.purpose is Purpose.GENERATE:
                 self._scene.timeline.timer(sequence.prompt.prefill_for_s, self._process, self._decode, sequence)

@@ -1,4 +1,5 @@
-"""Parts: what sequences tell of their prompt's KV while they compute it: chunk by chunk, and the last chunk by layers.
+"""Parts: what sequences tell of their prompt's KV while they compute it: what the prefix cache had, then each chunk,
+and the last chunk by layers.
 
 Their blocks are pinned as soon as kernels that fill them are launched, and what is there is told of once those have
 ended. Where launching runs ahead of computing, a thread of its own waits for that, so that no step does.
@@ -40,8 +41,11 @@ class Parts:
         self._launched.put(None)
 
     def during(self, rows: Sequence[tuple[Seq, int]]) -> Callable[[int], None] | None:
-        """What to call with the number of layers launched, in the step that computes these counts of tokens; None when
-        nobody wants to know."""
+        """A step that computes these counts of tokens is about to be launched. Returns what to call in it with the
+        number of layers launched; None when nobody wants to know."""
+        found = [one for one, _ in rows if one.in_parts and one.num_computed and one.seq_id not in self._pins]
+        if found:
+            self._launch([_part(one, one.num_computed) for one in found])
         last = [one for one, count in rows if count == one.num_missing and 0 < one.layers_from_tokens <= count]
         if not last:
             return None

@@ -71,6 +71,21 @@ def test_a_sequence_that_has_told_of_a_part_is_no_victim_of_one_that_grows():
     assert tokens_of(events, "d") == alone
 
 
+def test_what_the_prefix_cache_has_is_told_before_the_rest_is_computed():
+    engine, told = tiny_engine(max_batch_tokens=64), []
+    generate(engine, ask("before", prompt_of(70), max_tokens=1))
+    engine.tell_early(lambda part: told.append((part.num_tokens, _layers_there(engine, part), _last_is_there(engine))))
+    hold(engine)
+    done = next(event for event in drain(engine) if isinstance(event, Prefilled))
+    assert told == [(64, engine.layout.num_layers, False)]
+    assert done.num_tokens == 100 and _last_is_there(engine)
+
+
+def _last_is_there(engine):
+    """The KV of token 99."""
+    return bool(engine._cache.layers[-1][engine._pins._pins["p"].table[6], 3].any())
+
+
 class Launches:
     """Parts of a device that computes behind the host: what it has launched is there when it is let through."""
 
