@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_shim.core.fates import Address, FateClocks, FateDesk
+from engine_shim.core.layerwise import layers_pay
 from engine_shim.core.push import PushLimits
 from engine_shim.core.rendezvous import PrefillClocks, PrefillDesk
 from engine_shim.core.seats import DecodeClocks, SeatDesk
-from engine_shim.core.transfer_plan import layers_pay
 from engine_shim.driver import Driver
 from engine_shim.driver.hand_over import Desks, KVFailure
 from engine_shim.driver.handshake import Caller, PeerCard
@@ -132,7 +132,9 @@ def push_limits(settings: ShimSettings, layout: KVLayout) -> PushLimits:
         return PushLimits(layout.block_tokens)
     token_bytes = layout.block_bytes // layout.block_tokens
     most_tokens = settings.push_most_bytes // token_bytes
-    in_layers = settings.layerwise and layers_pay(layout, gathers=settings.staging_bytes > 0)
+    in_layers = settings.layerwise and layers_pay(
+        layout, gathers=settings.staging_bytes > 0, on_host=settings.device == "cpu"
+    )
     num_layers = layout.num_layers if in_layers else 0
     return PushLimits(layout.block_tokens, settings.push_least_tokens, most_tokens, num_layers=num_layers)
 

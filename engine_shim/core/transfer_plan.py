@@ -9,10 +9,11 @@ So it is enough to cut the token range where either side changes its block, to j
 and to repeat the result for each wanted slab, and for each head where heads do not lie side by side. Three cases:
 
     1  whole blocks: both block_first, or both head_major, with equal block size: a block (of the heads that move) is
-       one run of bytes. The last block is moved whole too: decode writes every later slot before it reads it.
+       one run of bytes, and so are some layers of it, or of each of its heads. The last block is moved whole too:
+       decode writes every later slot before it reads it.
     2  both layer_first with pages, or some layers of pages: whole pages, layer by layer.
-    3  everything else, and some layers of all but pages: slab by slab; between head_major and the others, or where
-       ranks hold unequal shares of the heads of a token-by-token order, token by token as well.
+    3  everything else: slab by slab; between head_major and the others, or where ranks hold unequal shares of the heads
+       of a token-by-token order, token by token as well.
 
 Spans that touch on both sides are joined at last, across blocks, heads, slabs and layers. Posting costs about 7 us per
 descriptor (measured, DESIGN section 8), so fewer Spans is the whole point; and a plan of thousands of blocks must not
@@ -42,10 +43,6 @@ Columns = npt.NDArray[np.int64]
 
 MOST_PIECES = 1 << 22
 """A plan of more would take seconds and hundreds of megabytes to make."""
-
-
-LAYER_BLOCK_BYTES = 1 << 18
-"""From here on a block is worth a descriptor of its own: at 7 us it takes as long on a wire of 37 GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +104,6 @@ class Side:
     blocks: BlockTable
 
 
-def layers_pay(source: KVLayout, *, gathers: bool) -> bool:
-    """True when a push may go layer by layer at little cost: its pieces are no more than those of whole blocks, or they
-    are gathered, or each of them is worth posting. Otherwise runs of whole blocks, which are few, would fall apart."""
-    return gathers or source.order is KVOrder.LAYER_FIRST or source.block_bytes >= LAYER_BLOCK_BYTES
-
-
 def plan_registered(
     registration: Registration, done: PrefillDone, source: KVLayout, target: KVLayout, layers: range | None = None
 ) -> TransferPlan:
@@ -154,9 +145,12 @@ def plan_transfer(src: Side, dst: Side, first_token: int, num_tokens: int, layer
     if first_token >= num_tokens or move is None:
         return TransferPlan(())
     tables = _table(src, num_tokens), _table(dst, num_tokens)
-    if layers is None and _moves_whole_blocks(src.layout, dst.layout, move, first_token):
+    whole_blocks = _moves_whole_blocks(src.layout, dst.layout, move, first_token)
+    if whole_blocks and layers is None:
         return _plan(_join(_block_pieces(src, dst, tables, move, (first_token, num_tokens))))
     layers = range(src.layout.num_layers) if layers is None else layers
+    if whole_blocks and not src.layout.has_pages:
+        return _plan(_join_anywhere(_layer_pieces(src, dst, tables, move, (first_token, num_tokens), layers)))
     if src.layout.has_pages:
         return _plan(_join_anywhere(_page_pieces(src, dst, tables, (first_token, num_tokens), layers)))
     runs = _token_pieces(src.layout, dst.layout, tables, move, (first_token, num_tokens))
@@ -202,6 +196,20 @@ def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted:
         for side, table, head in zip((src, dst), tables, heads, strict=True)
     ]
     return np.stack((*starts, np.full_like(starts[0], move.num_heads * head_bytes)))
+
+
+def _layer_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted: _Range, layers: range) -> Columns:
+    """These layers of whole blocks, which are one run of each block, or of each moving head of it."""
+    strides, blocks = src.layout.strides, _block_range(src.layout, wanted)
+    layer_bytes = src.layout.num_parts * strides.slab
+    starts = [
+        side.layout.block_bytes * table[blocks] + head * strides.head + layers.start * layer_bytes
+        for side, table, head in zip((src, dst), tables, (move.source_head, move.target_head), strict=True)
+    ]
+    runs = np.stack((*starts, np.full_like(starts[0], len(layers) * layer_bytes)))
+    by_head = src.layout.order is KVOrder.HEAD_MAJOR
+    heads = np.arange(move.num_heads if by_head else 1, dtype=np.int64) * strides.head
+    return _over(runs, heads, heads)
 
 
 def _page_pieces(src: Side, dst: Side, tables: _Tables, wanted: _Range, layers: range) -> Columns:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_shim.core.head_shares import writers_of
-from engine_shim.core.transfer_plan import Side, layers_pay, plan_transfer
+from engine_shim.core.layerwise import layers_pay
+from engine_shim.core.transfer_plan import Side, plan_transfer
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import KVLayout, KVOrder
 from tests.support.kv_oracle import Model, apply, heads_of, place_of, ranks_of
@@ -169,17 +170,24 @@ def test_contiguous_blocks_of_equal_size_become_one_span() -> None:
 
 def test_layers_pay_where_they_are_no_more_pieces_or_a_piece_is_worth_a_descriptor() -> None:
     small, large = layout(16, 64, KVOrder.BLOCK_FIRST), layout(16, 64, KVOrder.BLOCK_FIRST, head_dim=4096)
-    assert not layers_pay(small, gathers=False) and not layers_pay(
-        replace(small, order=KVOrder.HEAD_MAJOR), gathers=False
-    )
-    assert layers_pay(replace(small, order=KVOrder.LAYER_FIRST), gathers=False)
-    assert layers_pay(small, gathers=True) and layers_pay(large, gathers=False)
+    by_head = replace(small, order=KVOrder.HEAD_MAJOR)
+    assert not any(layers_pay(shape, gathers=False, on_host=True) for shape in (small, by_head))
+    assert layers_pay(replace(small, order=KVOrder.LAYER_FIRST), gathers=False, on_host=False)
+    assert layers_pay(small, gathers=True, on_host=False)
+    assert [layers_pay(large, gathers=False, on_host=on_host) for on_host in (True, False)] == [True, False]
     blocks, table = [3, 9, 1, 7], {}
     for order in (KVOrder.LAYER_FIRST, KVOrder.BLOCK_FIRST):
         side = Side(replace(small, order=order), tuple(blocks))
         parts = [plan_transfer(side, side, 0, 64, layers) for layers in (range(1), range(1, 3))]
         table[order] = len(plan_transfer(side, side, 0, 64).spans), sum(len(plan.spans) for plan in parts)
     assert table == {KVOrder.LAYER_FIRST: (24, 24), KVOrder.BLOCK_FIRST: (4, 8)}
+
+
+@pytest.mark.parametrize(("order", "pieces"), [(KVOrder.BLOCK_FIRST, 4), (KVOrder.HEAD_MAJOR, 4 * 8)])
+def test_layers_of_whole_blocks_are_one_run_of_each_the_last_block_too(order: KVOrder, pieces: int) -> None:
+    side = Side(layout(16, 64, order, num_kv_heads=8), (3, 9, 1, 7))
+    spans = plan_transfer(side, side, 0, 50, range(1, 3)).spans
+    assert len(spans) == pieces and {span.num_bytes for span in spans} == {sum(s.num_bytes for s in spans) // pieces}
 
 
 def test_contiguous_runs_of_unequal_size_need_one_span_per_slab_when_layer_first() -> None:
