@@ -76,6 +76,8 @@ class Seen:
     headers: dict[str, str]
     body: bytes
     handoff: Handoff | None
+    aborted: bool = False
+    """The connection closed before the answer was complete."""
 
     @property
     def fields(self) -> dict[str, object]:

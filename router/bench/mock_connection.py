@@ -62,6 +62,8 @@ class MockConnection(asyncio.Protocol):
         if self._busy and not self._engine.behaviour.half_open:
             self._cancel_timer()
             self._end_request()
+            if self._current is not None:
+                self._current.aborted = True
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""

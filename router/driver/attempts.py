@@ -140,11 +140,10 @@ class Attempts(Facts):
 
     def _retry(self) -> None:
         assert self._attempt is not None and self._verdict is not None
-        code = self._verdict.error.code
+        code, ended = self._verdict.error.code, self.attempts
         self.earlier += (self._attempt.remembered(self.sent_s, monotonic() - self.arrived_at, code),)
         self._attempt.close(fetched=False)
         self._attempt = None
-        self.router.clerk.put((self.request_id, self.attempts, code))
         self.reply = Reply(self.client)
         self.prefilled_s = self.chosen_s = 0.0
         self._handed_over = b""
@@ -152,6 +151,8 @@ class Attempts(Facts):
             self.adopt(self.rival)
         else:
             self._place()
+        if self.attempts != ended:  # else nobody was there to try it on, and the request has ended with this attempt
+            self.router.clerk.put((self.request_id, ended, code))
 
     def hedge(self) -> None:
         """A second attempt runs beside the first, if another prefill is there and the budget allows it.

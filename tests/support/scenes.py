@@ -117,5 +117,5 @@ class Scene:
         (record,) = self.books.records
         assert not self.router.live and self.router.admission.requests == 0 and self.exchange.rival is None
         assert all(m.burden.requests == 0 and m.burden.tokens == 0 for m in self.router.fleet.members)
-        assert set(opened) == set(closed)
+        assert sorted(set(opened)) == sorted(closed), "each is closed, and once"
         return record

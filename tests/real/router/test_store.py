@@ -8,7 +8,7 @@ import pytest
 
 from router.bench.mock_behaviour import Fault
 from router.contract.errors import StoreDown
-from router.contract.ids import InstanceId, RequestId
+from router.contract.ids import Epoch, InstanceId, RequestId
 from router.store import keys
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
@@ -38,13 +38,14 @@ async def test_instances_come_and_go_with_the_store():
     async with stored_rig() as (r, _, fleet, _):
         assert (await r.client.post(PATH, json=BODY)).status_code == 200
         decode = r.decode.instance
-        await fleet.set_draining(decode.instance_id, decode.epoch, draining=True)
+        await fleet.register(replace(decode, draining=True), 60.0)
         await until(lambda: not r.parts.router.fleet.serves)
         refused = await r.client.post(PATH, json=BODY)
         assert refused.json()["error"]["code"] == "no_decode"
-        await fleet.set_draining(decode.instance_id, decode.epoch, draining=False)
+        next_start = replace(decode, epoch=Epoch(decode.epoch + 1))
+        await fleet.register(next_start, 60.0)
         await until(lambda: r.parts.router.fleet.serves)
-        await fleet.leave(decode.instance_id, decode.epoch)
+        await fleet.leave(next_start.instance_id, next_start.epoch)
         await until(lambda: not r.parts.router.fleet.serves)
         assert 'tandem_instances_left_out{reason="unreadable"} 0.0' in (await r.client.get("/metrics")).text
         await r.parts.redis.hset(keys.fleet_instances("test"), r.prefill.instance.instance_id, b"of another release")
