@@ -63,6 +63,11 @@ class Sorting:
             known = self._shards.setdefault(keys.ledger_shard(request_id), [])
             known.append((request_id.encode(), transfer_id, attempt))
 
+    @property
+    def num_batches(self) -> int:
+        """Calls that carry what has been added."""
+        return sum(-(-len(attempts) // MAX_ATTEMPTS) for attempts in self._shards.values())
+
     def batches(self) -> Iterator[Batch]:
         """The calls that carry them, each made when it is asked for. Raises as `add`."""
         for shard, attempts in self._shards.items():

@@ -34,8 +34,13 @@ MAX_PENDING = 50_000
 """Entries that wait for Redis, some 400 bytes each."""
 BATCHES_AT_ONCE = 4
 """In one round trip: to pack one takes 0.1 ms or so, for which requests wait."""
+BATCHES_AT_MOST = 32
+"""In one round trip of a high pile: Redis serves others only after it."""
 SORTED_AT_ONCE = 64
 """Entries, in one turn of the event loop; some 0.1 ms."""
+SHARE = 8
+"""Of a high pile so large a part at a time: where hundreds of requests make a turn long, a pile that is worked off in
+small slices grows faster than it shrinks."""
 
 _OPEN = read_script("clock", "open")
 
@@ -149,8 +154,9 @@ class Ledger:
     async def _deliver_all(self) -> None:
         if self._pending:
             self._unsent += await self._take()
+        at_once = min(max(BATCHES_AT_ONCE, len(self._unsent) // SHARE), BATCHES_AT_MOST)
         while self._unsent:
-            sent = self._unsent[:BATCHES_AT_ONCE]
+            sent = self._unsent[:at_once]
             deliveries = await deliver(self._redis, self._writer, sent)
             left = [batch for batch, delivery in zip(sent, deliveries, strict=True) if self._is_left(batch, delivery)]
             self._unsent[: len(sent)] = left
@@ -178,12 +184,15 @@ class Ledger:
         posted = [self._pending.popleft() for _ in range(len(self._pending))]
         sorting, batches = Sorting(self._namespace), []
         try:
-            for start in range(0, len(posted), SORTED_AT_ONCE):
-                sorting.add(posted[start : start + SORTED_AT_ONCE])
+            size = max(SORTED_AT_ONCE, len(posted) // SHARE)
+            for start in range(0, len(posted), size):
+                sorting.add(posted[start : start + size])
                 await asyncio.sleep(0)
+            size = max(1, sorting.num_batches // SHARE)
             for batch in sorting.batches():
                 batches.append(batch)
-                await asyncio.sleep(0)
+                if not len(batches) % size:
+                    await asyncio.sleep(0)
         except UnicodeEncodeError:
             sound = [one for one in posted if encodable(one[1])]
             self.counts.rejected += len(posted) - len(sound)

@@ -14,8 +14,8 @@ from router.store import keys
 from router.store import ledger as module
 from router.store.batch import MAX_ATTEMPTS, Batch, Posted, Sorting
 from router.store.connection import connect
-from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES, Unwritten
-from router.store.ledger import Ledger, Walked
+from router.store.delivery import GRACE_S, KEEP_S, STORY_LINES, Unwritten, Written
+from router.store.ledger import BATCHES_AT_MOST, Ledger, Walked
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -303,3 +303,25 @@ async def test_a_flush_lets_others_have_a_turn_between_its_calls_and_loses_nothi
     await ledger.flush()
     assert ledger.counts.written == len(requests)
     assert [line.stage for line in await ledger.story(requests[-1])] == ["x"]
+
+
+async def test_a_high_pile_takes_hardly_more_turns_than_a_low_one(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where hundreds of requests make each turn long, a flush of ever more turns would never catch up."""
+    made = []
+
+    async def counted(redis: object, writer: str, batches: list[Batch]) -> list[Written]:
+        made.append(len(batches))
+        return [Written(0)] * len(batches)
+
+    monkeypatch.setattr(module, "deliver", counted)
+    for number in range(20_000):
+        ledger.post(Noted(transfer_id_of(RequestId(f"req-{number}"), Attempt(1)), "x"))
+    flushing, turns = asyncio.create_task(ledger.flush()), 0
+    while not flushing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await flushing
+    assert turns <= 40 and len(made) <= 12
+    assert ledger.counts.written == 20_000 and max(made) <= BATCHES_AT_MOST
