@@ -148,8 +148,9 @@ async def measure(plan: Plan) -> Report:
     cores = _cores()
     own = cores.load
     with _pinned_to(own), EmbeddedStore() as store:
-        # The store stands on another machine in earnest, and must not hold up load and engines here.
-        os.sched_setscheduler(store.pid, os.SCHED_IDLE, os.sched_param(0))
+        # The store stands on another machine in earnest: it must not hold up load and engines here, nor be starved by
+        # them, which would spare the router the work of telling it.
+        os.setpriority(os.PRIO_PROCESS, store.pid, 5)
         async with AsyncExitStack() as running:
             gap = ("--gap-s", str(1 / plan.tokens_per_s))
             urls = await running.enter_async_context(mock_engines(store.url, own, *gap))
