@@ -171,7 +171,10 @@ async def measure(plan: Plan) -> Report:
                 ]
             ours = [target for target in targets if target.name in plan.paths]
             soaked = [await soak(target, 32, plan.soak_s) for target in ours] if plan.soak_s else []
-    return Report([_median(figures) for figures in found.values()], held, soaked)
+            for target in ours:
+                await _settle(target)
+            booked = [await target.ledger() for target in ours]
+    return Report([_median(figures) for figures in found.values()], held, soaked, booked)
 
 
 def _starts(

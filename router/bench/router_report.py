@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from router.bench.ramp import Held
 from router.bench.report import table
+from router.bench.router_targets import Booked
 from router.bench.soak import Soak
 
 
@@ -32,6 +33,7 @@ class Report:
     figures: list[Figure]
     held: list[Held]
     soaked: list[Soak]
+    booked: list[Booked]
 
 
 def render(report: Report) -> str:
@@ -47,6 +49,9 @@ def render(report: Report) -> str:
             f"{one.target}: {one.requests} requests, {one.failures} failures, {one.rss_mib[-1]:.0f} MiB,"
             f" {one.slope_mib_per_minute:+.3f} MiB/min over the second half: {verdict}"
         )
+    parts += [
+        f"{one.target}: {one.written} entries written into the ledger, {one.dropped} lost" for one in report.booked
+    ]
     return "\n\n".join(parts)
 
 

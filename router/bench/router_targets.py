@@ -25,6 +25,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
+class Booked:
+    """Entries of a router of ours, of all loads: a ledger that loses them spares the router their cost."""
+
+    target: str
+    written: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Somebody to load: a port, and the process whose CPU and memory count with its children's (0: none)."""
 
@@ -39,6 +48,16 @@ class Target:
     def rss_mib(self) -> float:
         """Resident memory now."""
         return sum(_rss_mib(pid) for pid in _family(self.pid))
+
+    async def ledger(self) -> Booked:
+        """What a router of ours has told the ledger so far."""
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://127.0.0.1:{self.port}/metrics")).text
+        written, dropped = (
+            int(float(text.partition(f'\ntandem_ledger_entries_total{{result="{result}"}} ')[2].split(maxsplit=1)[0]))
+            for result in ("written", "dropped")
+        )
+        return Booked(self.name, written, dropped)
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ def test_it_measures_the_router_beside_the_engines_themselves(
     assert all(figure.requests_per_s > 0 and figure.failures == 0 for figure in found.values())
     assert found["hook", "c2"].cpu_us > 0 and found["hook", "c2"].rss_mib > 10
     assert found["hook", "c2"].p50_us > found["direct", "c2"].p50_us
+    (booked,) = json.loads((tmp_path / "out.json").read_text())["booked"]
+    assert booked["target"] == "hook" and booked["written"] > 0 and booked["dropped"] == 0
     assert "hook, c2" in capsys.readouterr().out
 
 
