@@ -199,14 +199,12 @@ def _block_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted:
 
 
 def _layer_pieces(src: Side, dst: Side, tables: _Tables, move: HeadMove, wanted: _Range, layers: range) -> Columns:
-    """These layers of whole blocks, which are one run of each block, or of each moving head of it."""
-    strides, blocks = src.layout.strides, _block_range(src.layout, wanted)
+    """These layers of `_block_pieces`, which are one run of each block, or of each moving head of it."""
+    strides = src.layout.strides
     layer_bytes = src.layout.num_parts * strides.slab
-    starts = [
-        side.layout.block_bytes * table[blocks] + head * strides.head + layers.start * layer_bytes
-        for side, table, head in zip((src, dst), tables, (move.source_head, move.target_head), strict=True)
-    ]
-    runs = np.stack((*starts, np.full_like(starts[0], len(layers) * layer_bytes)))
+    source, target, sizes = _block_pieces(src, dst, tables, move, wanted)
+    first = layers.start * layer_bytes
+    runs = np.stack((source + first, target + first, np.full_like(sizes, len(layers) * layer_bytes)))
     by_head = src.layout.order is KVOrder.HEAD_MAJOR
     heads = np.arange(move.num_heads if by_head else 1, dtype=np.int64) * strides.head
     return _over(runs, heads, heads)

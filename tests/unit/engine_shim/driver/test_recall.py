@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from threading import Semaphore
 
@@ -141,7 +141,9 @@ async def test_an_attempt_that_was_taken_back_meanwhile_does_not_start(couple: T
     await couple.wait_quiet()
 
 
-async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Turns) -> None:
+@asynccontextmanager
+async def keeper_dying(couple: Turns) -> AsyncIterator[None]:
+    """The prompt has been served, whose keeper stands still and has died while it was asked."""
     with stalled(couple.d):
         asking = couple.ask()
         await until(lambda: bool(couple.p.pins))
@@ -149,18 +151,17 @@ async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple:
         couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
         async for _ in await asking:
             pass
+        yield
+
+
+async def test_a_keeper_that_dies_in_the_middle_does_not_hold_prefill_up(couple: Turns) -> None:
+    async with keeper_dying(couple):
         assert couple.recall.results == {"failed": 1}
 
 
 @pytest.mark.parametrize("couple", [KVFailure.RECOMPUTE], indirect=True)
 async def test_what_prefill_computes_itself_after_all_has_not_come_back(couple: Turns) -> None:
-    with stalled(couple.d):
-        asking = couple.ask()
-        await until(lambda: bool(couple.p.pins))
-        assert couple.prefill.hand_over is not None
-        couple.prefill.hand_over.peers.on_death(couple.keeper.engine_id, "left")
-        async for _ in await asking:
-            pass
+    async with keeper_dying(couple):
         assert [str(transfer_id) for transfer_id, _ in couple.site.recomputed] == ["req-1.1.recall"]
         assert couple.recall.results == {"nothing": 1} and couple.recall.num_tokens == 0
 
