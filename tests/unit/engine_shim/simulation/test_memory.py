@@ -45,12 +45,18 @@ def test_a_copy_touches_what_it_has_not_copied_yet() -> None:
     assert memory.writes(target, (6,)) is copy
 
 
-def test_what_is_remembered_is_found_until_its_block_is_in_other_hands() -> None:
-    pool = BlockPool(4)
-    taken = pool.take(3, ONE)
+def remembered(pool: BlockPool, count: int) -> tuple[int, ...]:
+    """So many blocks, taken, that hold the beginning of a talk."""
+    taken = pool.take(count, ONE)
     assert taken is not None
     for index, block in enumerate(taken):
         pool.remember(block, (TALK, index))
+    return taken
+
+
+def test_what_is_remembered_is_found_until_its_block_is_in_other_hands() -> None:
+    pool = BlockPool(4)
+    taken = remembered(pool, 3)
     assert pool.find_cached(TALK, 3) == ()  # they belong to somebody
     pool.give(taken)
     assert pool.find_cached(TALK, 2) == taken[:2]
@@ -62,10 +68,7 @@ def test_what_is_remembered_is_found_until_its_block_is_in_other_hands() -> None
 
 def test_what_is_cached_is_taken_last_and_forgotten_then() -> None:
     pool = BlockPool(3)
-    taken = pool.take(2, ONE)
-    assert taken is not None
-    for index, block in enumerate(taken):
-        pool.remember(block, (TALK, index))
+    taken = remembered(pool, 2)
     pool.give(taken)
     other = pool.take(2, OTHER)
     assert other is not None and other[0] not in taken
