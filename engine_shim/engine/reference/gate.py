@@ -11,14 +11,10 @@ Source: Qwen3-MoE; DeepSeek-V3, sections 2.1.2 (sigmoid, bias that only chooses)
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F  # noqa: N812  the name that every reader of torch code expects
 
 from engine_shim.engine.reference.linear import Linear
 from engine_shim.engine.reference.moe_config import MoeConfig, Scoring
-from engine_shim.engine.reference.serial import GRAIN
-
-VECTOR = 16
-"""Rows are padded to a multiple of this, so that every element is computed as part of a whole vector."""
+from engine_shim.engine.reference.serial import serial_sigmoid
 
 
 class Gate:
@@ -36,7 +32,7 @@ class Gate:
         if not len(x):
             return x.new_zeros((0, config.top_k), dtype=torch.int64), x.new_zeros((0, config.top_k)).float()
         logits = self._linear(x.float())
-        scores = logits.softmax(-1) if config.scoring is Scoring.SOFTMAX else _sigmoid(logits)
+        scores = logits.softmax(-1) if config.scoring is Scoring.SOFTMAX else serial_sigmoid(logits)
         choice = scores if self._bias is None else scores + self._bias
         topk = self._within_groups(choice).topk(config.top_k, dim=-1).indices
         weights = scores.gather(1, topk)
@@ -52,10 +48,3 @@ class Gate:
         best = grouped.topk(2, dim=-1).values.sum(-1).topk(config.top_groups, dim=-1).indices
         outside = torch.ones(grouped.shape[:2], dtype=torch.bool, device=choice.device).scatter_(1, best, value=False)
         return grouped.masked_fill(outside.unsqueeze(-1), -torch.inf).view(choice.shape)
-
-
-def _sigmoid(logits: torch.Tensor) -> torch.Tensor:
-    """Bits of a row do not depend on where it lies; see `serial`."""
-    padded = F.pad(logits, (0, -logits.shape[1] % VECTOR))
-    rows = max(GRAIN // padded.shape[1], 1)
-    return torch.cat([part.sigmoid() for part in torch.split(padded, rows)])[:, : logits.shape[1]]
