@@ -45,11 +45,7 @@ class NvlinkSettings:
 
 
 class NvlinkExperts:
-    """See Experts; x and answers are of one dtype and on the rank's GPU, and kernels run on the current stream.
-
-    What a kernel refuses (an expert, a token count on the GPU) is told to the peers; what the host refuses before any
-    kernel runs (a dtype, a size, a place) is not, and the peers wait for this rank to their deadline.
-    """
+    """See Experts; x and answers are of one dtype and on the rank's GPU, and kernels run on the current stream."""
 
     def __init__(
         self,
@@ -168,12 +164,16 @@ class NvlinkExperts:
         both_halves: bool,
     ) -> Flight:
         self._check_sound()
-        check_inputs(self._shape, self._device, x, topk, weights)
         flight = Flight(self._flights + 1)
         part = self._parts[flight % len(self._parts)]
         if part.flight is not None:
             raise RankGone(f"Flight {part.flight} has not been received; at most {len(self._parts)} are under way.")
-        live = live_tokens(self._token_counts, len(x), num_tokens)
+        try:
+            check_inputs(self._shape, self._device, x, topk, weights)
+            live = live_tokens(self._token_counts, len(x), num_tokens)
+        except BadRequest:
+            self._refuse(part)
+            raise
         params = part.params
         params.tokens, params.topk_ids, params.weights = x.data_ptr(), topk.data_ptr(), weights.data_ptr()
         params.num_tokens, params.given_tokens = live.data_ptr(), len(x)
@@ -186,6 +186,13 @@ class NvlinkExperts:
         self._launch("tandem_dispatch_send", part, blocks)
         self._flights, part.flight, part.held = flight, flight, (x, topk, weights, live)
         return flight
+
+    def _refuse(self, part: Part) -> None:
+        """The peers are told, or they would wait for this rank: the kernel refuses one token where none is given."""
+        if torch.cuda.is_current_stream_capturing():
+            return
+        part.params.num_tokens, part.params.given_tokens = self._token_counts[1:].data_ptr(), 0
+        self._launch("tandem_dispatch_send", part, 2)
 
     def _receive(self, flight: Flight) -> Dispatched:
         part = self._part_of(flight)
@@ -255,7 +262,7 @@ class NvlinkExperts:
                 f"Rank {status.peer} was given what it cannot do and takes no part in step {status.epoch}; "
                 "its own error says why; start the group again."
             )
-        what = "a chosen expert does not exist" if fault == BAD_EXPERT else "more tokens than max_tokens were given"
+        what = "a chosen expert does not exist" if fault == BAD_EXPERT else "too many tokens, or unfit ones, were given"
         raise BadRequest(f"In step {status.epoch} {what}; the group has to start again.")
 
 

@@ -12,14 +12,14 @@ from engine_shim.experts.quantise import DTYPES
 from engine_shim.experts.reference import RankTokens, reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 from router.contract.errors import BadRequest, RankGone
-from tests.support.expert_steps import SMALL, STEP_CASES, StepCase, gaps, uniform
+from tests.support.expert_steps import EIGHT_CASES, SMALL, STEP_CASES, StepCase, gaps, uniform
 from tests.support.nvlink_groups import NvlinkGroup, devices_for, load_every_kernel, nvlink_group
 
 pytestmark = pytest.mark.needs("gpu")
 
 CASES = [
     case
-    for case in STEP_CASES
+    for case in (*STEP_CASES, *EIGHT_CASES)
     if (case.shape.dispatch_format is RowFormat.F32) is (case.shape.combine_format is RowFormat.F32)
 ]
 F32 = ExpertShape(4, 16, 4, 272, 1100, expert_align=8, dispatch_format=RowFormat.F32, combine_format=RowFormat.F32)
@@ -237,6 +237,25 @@ def test_the_others_are_told_at_once_when_a_rank_refuses() -> None:
         assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
         with pytest.raises(RankGone, match="Rank 0 was given what it cannot do"):
             group.ranks[1].combine_receive(flight)
+
+
+def test_the_others_are_told_at_once_when_a_rank_is_given_what_does_not_fit() -> None:
+    shape = replace(SMALL, num_ranks=2)
+    with nvlink_group(shape, timeout_s=30.0) as group:
+        refusing, waiting = on_gpus(StepCase("bad", shape, (4, 4), uniform).step(1))
+        # Cast now: a kernel that is first needed while another spins waits for that one to end.
+        unfit = refusing.weights.double()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(group.streams[1]):
+            flight = group.ranks[1].dispatch_send(*_fields(waiting))
+            group.ranks[1].dispatch_receive(flight)
+        with torch.cuda.stream(group.streams[0]), pytest.raises(BadRequest, match="Weights must be float32"):
+            group.ranks[0].dispatch_send(refusing.x, refusing.topk, unfit)
+        group.wait()
+        status = group.ranks[1].status
+        assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
+        with pytest.raises(BadRequest, match="unfit ones"):
+            group.ranks[0].dispatch_send(*_fields(refusing))
 
 
 def _fields(tokens: RankTokens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
