@@ -94,9 +94,9 @@ recall-bench: install  ## prefill of conversations' later turns: computed again 
 	$(BIN)/python -m tests.support.recall_bench $(ARGS)
 
 # `make test` runs the same with 100 orders of landing and 150 steps, and the law over 2 and 3 ranks.
-experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps, the law over 1 to 4 ranks (20 minutes)
-	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 TANDEM_TEST_EXPERT_RANKS=1 $(BIN)/python -m pytest \
-		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py tests/real/e2e/test_experts.py
+experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps (20 minutes)
+	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 $(BIN)/python -m pytest \
+		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py
 
 # Triton itself is no part of the environment: 180 MB that only these need.
 experts-gpu: install  ## expert ranks on an NVIDIA GPU: kernels, NIXL in its memory, the engine, the law (5 minutes; nvcc and CUDA's torch)

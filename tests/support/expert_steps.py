@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engine_shim.experts.nvlink.region import MAX_EXPERTS
 from engine_shim.experts.reference import RankTokens
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 
@@ -88,6 +89,8 @@ def rank_tokens(case: StepCase, rank: int, seed: int) -> RankTokens:
 
 SMALL = ExpertShape(num_ranks=4, num_experts=16, top_k=4, hidden_size=128, max_tokens=16)
 """Four ranks of four experts."""
+EIGHT = replace(SMALL, num_ranks=8, num_experts=32)
+"""As many ranks as a host has GPUs."""
 
 
 def step_cases() -> list[StepCase]:
@@ -128,4 +131,12 @@ def step_cases() -> list[StepCase]:
     ]
 
 
+def with_eight_ranks(case: StepCase) -> StepCase:
+    """The case with eight ranks instead of four: twice the experts, and the tokens of ranks 3 to 0 for ranks 4 to 7."""
+    num_experts = min(2 * case.shape.num_experts, MAX_EXPERTS)
+    shape = replace(case.shape, num_ranks=8, num_experts=num_experts)
+    return replace(case, name=f"{case.name}, eight", shape=shape, tokens=(*case.tokens, *reversed(case.tokens)))
+
+
 STEP_CASES = step_cases()
+EIGHT_CASES = [with_eight_ranks(case) for case in STEP_CASES if case.shape.num_ranks == SMALL.num_ranks]

@@ -1,7 +1,7 @@
 """Tiny models with seeded weights, written as Hugging Face checkpoints: they serve anywhere, and say nothing sensible.
 
 A mixture of experts that fits a laptop is not to be had as a package, and a set-up over several ranks should be tried
-before one is downloaded. Twelve experts are shared evenly by 1, 2, 3 and 4 ranks.
+before one is downloaded. 24 experts are shared evenly by 1, 2, 3, 4, 6 and 8 ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine_shim.engine.reference.checkpoint_names import tensor_shapes
 from engine_shim.engine.reference.config import config_from_hf
 from engine_shim.engine.reference.shapes import write_shape
 
-SEED = 20251130
+SEED = 20261201
 _SHAPE: dict[str, object] = {
     "vocab_size": 264,
     "hidden_size": 64,
@@ -45,14 +45,14 @@ SEEDED: dict[str, dict[str, object]] = {
     | {
         "model_type": "qwen3_moe",
         "architectures": ["Qwen3MoeForCausalLM"],
-        "num_experts": 12,
+        "num_experts": 24,
         "decoder_sparse_step": 1,
     },
     "tiny-deepseek": _SHAPE
     | {
         "model_type": "dots1",
         "architectures": ["Dots1ForCausalLM"],
-        "n_routed_experts": 12,
+        "n_routed_experts": 24,
         "n_shared_experts": 1,
         "n_group": 4,
         "topk_group": 2,

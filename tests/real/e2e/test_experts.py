@@ -92,17 +92,21 @@ async def test_the_law_over_ranks_on_either_side_and_a_rank_that_is_killed(site:
     assert left == []
 
 
-@pytest.mark.skipif("TANDEM_TEST_EXPERT_RANKS" not in os.environ, reason="long; make experts runs it")
 @pytest.mark.parametrize("model", ["tiny-moe", "tiny-deepseek"])
-async def test_the_law_over_one_to_four_ranks_on_either_side(site: ProcessSite, model: str) -> None:
+async def test_the_law_over_one_to_eight_ranks_on_either_side(site: ProcessSite, model: str) -> None:
     common = f"--model {model} {COMMON}"
-    flags = {ranks: f"--role both --ep {ranks} {common}" for ranks in (1, 2, 3, 4)}
+    flags = {ranks: f"--role both --ep {ranks} {common}" for ranks in (1, 2, 3, 4, 8)}
     flags[3] += " --expert-overlap"
     await site.open_engines(**{f"e{ranks}": flags[ranks] for ranks in flags})
     mono = await answers(site, site.engines["e1"].url, model)
-    for ranks in (2, 3, 4):
+    for ranks in (2, 3, 4, 8):
         assert await answers(site, site.engines[f"e{ranks}"].url, model) == mono
-    for prefill, decode, mode in (("e1", "e4", "push"), ("e3", "e2", "push"), ("e4", "e1", "pull")):
+    for prefill, decode, mode in (
+        ("e1", "e4", "push"),
+        ("e3", "e8", "push"),
+        ("e8", "e2", "push"),
+        ("e4", "e1", "pull"),
+    ):
         name = f"{prefill}{decode}"
         await site.open_router(name, prefill, decode, "--mode", mode, *PATIENT)
         assert await answers(site, site.routers[name], model) == mono
@@ -117,12 +121,13 @@ async def test_the_law_over_ranks_on_a_gpu(site: ProcessSite) -> None:
         e2=f"{common} --ep 2 {nvlink}",
         e3=f"{common} --ep 3 --expert-overlap",
         e4=f"{common} --ep 4 {nvlink}",
+        e8=f"{common} --ep 8 {nvlink}",
     )
     mono = await answers(site, site.engines["e1"].url, "tiny-moe")
     assert len({tuple(tokens) for tokens in mono}) == len(PROMPTS)
-    for name in ("e2", "e3", "e4"):
+    for name in ("e2", "e3", "e4", "e8"):
         assert await answers(site, site.engines[name].url, "tiny-moe") == mono
-    for prefill, decode, mode in (("e1", "e2", "push"), ("e2", "e3", "push"), ("e4", "e1", "pull")):
+    for prefill, decode, mode in (("e1", "e2", "push"), ("e3", "e8", "push"), ("e4", "e1", "pull")):
         name = f"{prefill}{decode}"
         await site.open_router(name, prefill, decode, "--mode", mode, *PATIENT)
         assert await answers(site, site.routers[name], "tiny-moe") == mono

@@ -83,6 +83,14 @@ def test_greedy_tokens_are_those_of_one_rank(model: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("transport", list(ExpertTransport))
+def test_greedy_tokens_of_eight_ranks_are_those_of_one(transport: ExpertTransport) -> None:
+    with engine_of("tiny-moe", 1, "float32") as engine:
+        alone = greedy(engine, PROMPTS)
+    with engine_of("tiny-moe", 8, "float32", expert_transport=transport) as engine:
+        assert greedy(engine, PROMPTS) == alone
+
+
+@pytest.mark.parametrize("transport", list(ExpertTransport))
 def test_ranks_on_another_gpu_address_the_cache(transport: ExpertTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine_of("tiny-moe", 1, "float32") as engine:
         alone = greedy(engine, PROMPTS)
