@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import torch
 
-from engine_shim.experts.plan import Route, route
+from engine_shim.experts.plan import Route, check_choices, check_rows, route
 from engine_shim.experts.port import Dispatched, Flight, Phase
 from engine_shim.experts.regions import Regions
 from engine_shim.experts.signal import Landings, Signal
@@ -64,7 +64,12 @@ class Exchange:
     @property
     def has_room(self) -> bool:
         """True when the epoch whose memory the next one uses is over."""
-        return self._epoch + 1 - min(self._steps, default=self._epoch + 1) < self.regions.flights
+        return self._epoch + 1 - self.first_open < self.regions.flights
+
+    @property
+    def first_open(self) -> int:
+        """The first epoch that is not over on this rank."""
+        return min(self._steps, default=self._epoch + 1)
 
     def start_at(self, epoch: int) -> None:
         """The next flight is `epoch`; what comes of earlier ones is stale."""
@@ -78,10 +83,11 @@ class Exchange:
         """
         shape = self.regions.shape
         if self.masked:
-            topk = self._without_masked(topk)
+            check_choices(topk, shape)
+            topk = self._without_masked(topk.to(torch.int64))
         one = route(topk, shape)
         awaited = frozenset(range(shape.num_ranks)) - self.masked
-        step = _Step(self._epoch + 1, topk, weights, one, x.dtype, awaited)
+        step = _Step(self._epoch + 1, topk.to(torch.int64), weights, one, x.dtype, awaited)
         self._write_outbox(step, x)
         self._epoch = step.epoch
         self._steps[step.epoch] = step
@@ -90,7 +96,9 @@ class Exchange:
 
     def dispatched(self, flight: Flight) -> Dispatched | None:
         """This rank's rows in their final layout; None while some are missing."""
-        step = self._steps[flight]
+        step = self._step(flight)
+        if step.answered:
+            raise Impossible(f"The rows of flight {flight} are asked for after its answers.")
         if step.traffic is None and self._all_here(step, Phase.COUNTS):
             step.traffic = self._read_traffic(step)
             self.transport.scatter(self._overflow_puts(step, step.traffic))
@@ -101,10 +109,11 @@ class Exchange:
         return Dispatched(spread(step.arrival, target, self.regions.shape), target)
 
     def answer(self, flight: Flight, answers: torch.Tensor) -> None:
-        """Every source's answers are on their way back."""
-        step, shape = self._steps[flight], self.regions.shape
+        """Every source's answers are on their way back. Raises BadRequest, and then none is."""
+        step, shape = self._step(flight), self.regions.shape
         if step.traffic is None or step.arrival is None or step.answered:
             raise Impossible(f"Answers for flight {flight} come before its rows, or twice.")
+        check_rows(answers, int(step.traffic.target.expert_offsets[-1]), shape, "Answers")
         back = partial_sums(step.arrival, answers, shape) if shape.deduplicates else answers[step.arrival.slots]
         raw = answer_bytes(back, shape)
         begin = self.regions.outbox_combine(step.epoch)
@@ -114,7 +123,9 @@ class Exchange:
 
     def combined(self, flight: Flight) -> torch.Tensor | None:
         """[T, H] weighted sums, and the flight is over; None while answers are missing."""
-        step, shape = self._steps[flight], self.regions.shape
+        step, shape = self._step(flight), self.regions.shape
+        if not step.answered:
+            raise Impossible(f"The sums of flight {flight} are asked for before its answers were sent.")
         if self.missing(flight):
             return None
         begin = self.regions.inbox_combine(step.epoch)
@@ -124,12 +135,16 @@ class Exchange:
         )
         out = weighted_sums(raw, step.route, step.weights, shape)
         del self._steps[flight]
-        self.landings.end(min(self._steps, default=step.epoch + 1) - 1)
+        self.landings.end(self.first_open - 1)
         return out.to(step.out_dtype)
+
+    def num_tokens(self, flight: Flight) -> int:
+        """The tokens of this rank in the flight."""
+        return len(self._step(flight).topk)
 
     def phase(self, flight: Flight) -> Phase:
         """What this flight waits for, or waits for first."""
-        step = self._steps[flight]
+        step = self._step(flight)
         if step.answered:
             return Phase.COMBINE
         if step.traffic is None:
@@ -138,7 +153,7 @@ class Exchange:
 
     def expected(self, flight: Flight) -> frozenset[int]:
         """The ranks that this flight's phase needs."""
-        step = self._steps[flight]
+        step = self._step(flight)
         if step.traffic is None or self.phase(flight) is not Phase.OVERFLOW:
             return step.awaited
         private = self.regions.private_rows
@@ -147,6 +162,12 @@ class Exchange:
     def missing(self, flight: Flight) -> frozenset[int]:
         """Those of them that have not come."""
         return self.expected(flight) - self.landings.of(flight, self.phase(flight))
+
+    def _step(self, flight: Flight) -> _Step:
+        step = self._steps.get(flight)
+        if step is None:
+            raise Impossible(f"Flight {flight} is not under way: it is over, or has never begun.")
+        return step
 
     def _all_here(self, step: _Step, phase: Phase) -> bool:
         return step.awaited <= self.landings.of(step.epoch, phase)

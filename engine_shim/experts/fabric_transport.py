@@ -103,7 +103,7 @@ class FabricTransport:
         return frozenset(self._group.gone)
 
     @property
-    def busy(self) -> bool:
+    def busy(self) -> frozenset[int]:
         """See Transport."""
         return self._group.busy
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 
 from engine_shim.experts.exchange import Exchange
-from engine_shim.experts.plan import check_given
+from engine_shim.experts.plan import check_given, check_rows
 from engine_shim.experts.port import Dispatched, Flight, Phase, Status
 from engine_shim.experts.regions import Regions
 from engine_shim.experts.shape import ExpertShape
@@ -84,14 +85,11 @@ class ExpertGroup:
         self._check_well()
         if not self._exchange.has_room:
             raise Impossible(f"{self._exchange.regions.flights} flights are under way; receive one before the next.")
-        live = len(topk) if num_tokens is None else int(num_tokens)
         began = self._waiting.clock()
-        try:
+        with self._done_or_refused(self._exchange.epoch + 1):
+            live = len(topk) if num_tokens is None else int(num_tokens)
             check_given(x, topk, weights, live, self.shape)
             flight = self._exchange.begin(x[:live], topk[:live], weights[:live])
-        except BadRequest:
-            self._give_up(Status(self._exchange.epoch + 1, Phase.REFUSED, self.rank))
-            raise
         self.stats.sent(self._waiting.clock() - began)
         return flight
 
@@ -105,18 +103,26 @@ class ExpertGroup:
         """See Experts."""
         self._check_well()
         began = self._waiting.clock()
-        self._exchange.answer(flight, answers)
+        with self._done_or_refused(flight):
+            self._exchange.answer(flight, answers)
         self.stats.answered(self._waiting.clock() - began)
 
     def combine_receive(self, flight: Flight, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Experts."""
+        if out is not None:
+            check_rows(out, self._exchange.num_tokens(flight), self.shape, "The output")
         combined = self._wait(flight, self._exchange.combined)
         self._settle()
-        return combined if out is None else out.copy_(combined)
+        if out is None:
+            return combined
+        out[: len(combined)] = combined
+        return out
 
     def mask(self, peers: frozenset[int]) -> None:
         """See Experts."""
-        self._exchange.masked = peers - {self.rank}
+        if self.rank in peers:
+            raise BadRequest(f"Rank {self.rank} cannot mask itself.")
+        self._exchange.masked = peers & frozenset(range(self.shape.num_ranks))
 
     def close(self) -> None:
         """See Experts. The peers are told, so that none of them waits for this rank."""
@@ -127,15 +133,28 @@ class ExpertGroup:
             self._give_up(Status(self._exchange.epoch + 1, Phase.REFUSED, self.rank))
         self._exchange.transport.close()
 
+    @contextmanager
+    def _done_or_refused(self, epoch: int) -> Iterator[None]:
+        """Whatever is raised in the block, the peers are told, or they would wait for this rank."""
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if not done:
+                self._give_up(Status(epoch, Phase.REFUSED, self.rank))
+
     def _wait(self, flight: Flight, attempt: Callable[[Flight], Result | None]) -> Result:
         self._check_well()
         began, polls = self._waiting.clock(), 0
         phase = self._exchange.phase(flight)
         latest: int | None = None
         while (result := attempt(flight)) is None:
+            # Asked before the look at what has landed: who was stopped for long finds all of it there.
+            is_late = self._waiting.clock() - began > self._waiting.deadline_s
             latest = self._advance(flight, latest)
             polls += 1
-            if self._waiting.clock() - began > self._waiting.deadline_s:
+            if is_late and self._exchange.missing(flight):
                 self._fail(flight)
             if polls > EAGER_POLLS:
                 self._waiting.pause(PAUSE_S)
@@ -145,7 +164,7 @@ class ExpertGroup:
     def _settle(self) -> None:
         """Nothing of ours needs this rank's attention to arrive, however long it now stays away."""
         ends_at, polls = self._waiting.clock() + self._waiting.deadline_s, 0
-        while self._exchange.transport.busy and self._waiting.clock() < ends_at:
+        while self._exchange.transport.busy - self._exchange.masked and self._waiting.clock() < ends_at:
             self._take_landed()
             polls += 1
             if polls > EAGER_POLLS:
@@ -187,9 +206,9 @@ class ExpertGroup:
         self._check_well()
 
     def _give_up(self, status: Status) -> None:
-        """This rank takes no further part, and the others know."""
+        """This rank takes no further part, and the others know: also those that wait for it in an earlier flight."""
         self._status = status
-        signal = Signal(status.epoch, Phase.REFUSED, culprit=status.peer)
+        signal = Signal(self._exchange.first_open, Phase.REFUSED, culprit=status.peer)
         peers = set(range(self.shape.num_ranks)) - self._exchange.masked - self._exchange.transport.gone - {self.rank}
         self._exchange.transport.scatter([Put(peer, 0, 0, 0, signal) for peer in sorted(peers)])
 

@@ -132,9 +132,9 @@ class LocalTransport:
         return frozenset()
 
     @property
-    def busy(self) -> bool:
-        """Never: the network moves by itself."""
-        return False
+    def busy(self) -> frozenset[int]:
+        """Nobody: the network moves by itself."""
+        return frozenset()
 
     def close(self) -> None:
         """See Transport."""

@@ -90,7 +90,8 @@ def route(topk: torch.Tensor, shape: ExpertShape) -> Route:
         BadRequest: see `check_choices`.
     """
     check_choices(topk, shape)
-    experts = topk.reshape(-1).to(torch.int64)
+    topk = topk.to(torch.int64)
+    experts = topk.reshape(-1)
     chosen = torch.nonzero(experts >= 0).squeeze(1)
     sorted_experts, by_expert = torch.sort(experts[chosen], stable=True)
     order = chosen[by_expert]
@@ -162,13 +163,15 @@ def check_choices(topk: torch.Tensor, shape: ExpertShape) -> None:
     Raises:
         BadRequest: another K, more tokens than max_tokens, no integers, or an expert outside -1 .. E - 1.
     """
-    if topk.dim() != 2 or topk.shape[1] != shape.top_k or topk.is_floating_point():
+    no_integers = topk.is_floating_point() or topk.is_complex() or topk.dtype is torch.bool
+    if topk.dim() != 2 or topk.shape[1] != shape.top_k or no_integers:
         raise BadRequest(f"Choices must be integers [tokens, {shape.top_k}], not {topk.dtype} {[*topk.shape]}.")
     if len(topk) > shape.max_tokens:
         raise BadRequest(
             f"This rank has {len(topk)} tokens, but the group was made for {shape.max_tokens}; take several steps."
         )
-    if topk.numel() and not -1 <= int(topk.min()) <= int(topk.max()) < shape.num_experts:
+    experts = topk.to(torch.int64)
+    if experts.numel() and not -1 <= int(experts.min()) <= int(experts.max()) < shape.num_experts:
         raise BadRequest(f"A chosen expert lies outside -1 (none) .. {shape.num_experts - 1}.")
 
 
@@ -184,6 +187,18 @@ def check_given(
     if not (fits and 0 <= num_tokens <= len(topk)):
         what = f"x {[*x.shape]}, choices {[*topk.shape]}, weights {[*weights.shape]} and {num_tokens} tokens"
         raise BadRequest(f"{what} do not fit each other, or hidden size {shape.hidden_size}.")
+
+
+def check_rows(rows: torch.Tensor, num_rows: int, shape: ExpertShape, name: str) -> None:
+    """`rows` are numbers [num_rows or more, H].
+
+    Raises:
+        BadRequest: fewer rows, another width, or integers.
+    """
+    wide = rows.dim() == 2 and len(rows) >= num_rows and rows.shape[1] == shape.hidden_size
+    if not (wide and rows.is_floating_point()):
+        wanted = f"bfloat16 or float32 [{num_rows} or more, {shape.hidden_size}]"
+        raise BadRequest(f"{name} must be {wanted}, not {rows.dtype} {[*rows.shape]}.")
 
 
 def offsets_of(counts: torch.Tensor) -> torch.Tensor:

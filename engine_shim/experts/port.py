@@ -16,7 +16,11 @@ its peers send after they have read their dispatch of e; so a region that is use
 `flights` is free when it is written. The same holds for combine the other way round.
 
 Every wait is bounded. When it ends without its landings, the group has failed for good: this and every later call
-raises RankGone, and `status` names epoch, phase and peer.
+raises RankGone, and `status` names epoch, phase and peer. To go on without a rank, mask it before the flight that would
+wait for it; or begin a new group, and mask it there.
+
+A flight's halves come in the order above, each once; anything else is a bug of the caller, raised as Impossible (over
+NVLink as RankGone).
 """
 
 from __future__ import annotations
@@ -98,22 +102,33 @@ class Experts(Protocol):
             num_tokens: only so many leading rows count (an int32 scalar on the device under a CUDA graph); None: all.
         Raises:
             BadRequest: what was given does not fit the shape; the peers are told, and their flight fails at once.
-            RankGone: the group has failed, or too many flights are under way.
+            RankGone: the group has failed.
+            Impossible: too many flights are under way.
         """
 
     def dispatch_receive(self, flight: Flight) -> Dispatched:
         """The rows of this rank's experts, from all ranks. Raises RankGone."""
 
     def combine_send(self, flight: Flight, answers: torch.Tensor) -> None:
-        """The answers [slots, H], float32 or bfloat16, one per slot, are on their way back. Raises RankGone."""
+        """The answers [slots, H], float32 or bfloat16, one per slot, are on their way back.
+
+        Raises:
+            BadRequest: fewer answers, or of another width; the peers are told, and their flight fails at once.
+            RankGone: the group has failed.
+        """
 
     def combine_receive(self, flight: Flight, out: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, H] weighted sums, in x's dtype or into `out`. The flight is over. Raises RankGone."""
+        """[T, H] weighted sums, in x's dtype or into `out`; of these only the leading `num_tokens`. The flight is over.
+
+        Raises:
+            BadRequest: `out` has too few rows or another width; the flight can still be received.
+            RankGone: the group has failed.
+        """
 
     def mask(self, peers: frozenset[int]) -> None:
         """From the next flight on these ranks are neither written nor awaited, and their experts contribute 0.
 
-        All other ranks must mask the same ranks before the same flight.
+        All other ranks must mask the same ranks before the same flight. Raises BadRequest for this rank itself.
         """
 
     @property
@@ -121,4 +136,4 @@ class Experts(Protocol):
         """Whether, and why, the group has failed."""
 
     def close(self) -> None:
-        """Memory is given back; a second call does nothing."""
+        """Memory is given back, and peers in a flight with this rank are told; a second call does nothing."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine_shim.experts.plan import Route, check_given, route, target_plan
+from engine_shim.experts.plan import Route, check_given, check_rows, route, target_plan
 from engine_shim.experts.port import Dispatched, Flight, Status
 from engine_shim.experts.quantise import DTYPES, pack_rows
 from engine_shim.experts.shape import ExpertShape
 from engine_shim.experts.spread import sum_over_k
 from engine_shim.experts.wire import row_bytes, rows_of
-from router.contract.errors import BadSettings
+from router.contract.errors import BadRequest, BadSettings, Impossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,13 @@ class SoloExperts:
 
     def dispatch_receive(self, flight: Flight) -> Dispatched:
         """See Experts."""
-        return self._steps[flight].rows
+        return self._step(flight).rows
 
     def combine_send(self, flight: Flight, answers: torch.Tensor) -> None:
         """See Experts."""
-        step = self._steps.pop(flight)
+        step = self._step(flight)
+        check_rows(answers, int(step.rows.target.expert_offsets[-1]), self.shape, "Answers")
+        del self._steps[flight]
         rows = answers[step.slots].to(DTYPES[self.shape.combine_format])
         sums = sum_over_k(rows, step.route.places, step.weights.float())
         if self.shape.deduplicates:
@@ -76,11 +78,25 @@ class SoloExperts:
 
     def combine_receive(self, flight: Flight, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Experts."""
-        sums = self._sums.pop(flight)
-        return sums if out is None else out.copy_(sums)
+        sums = self._sums.get(flight)
+        if sums is None:
+            raise Impossible(f"The sums of flight {flight} are asked for before its answers were sent, or twice.")
+        if out is not None:
+            check_rows(out, len(sums), self.shape, "The output")
+            out[: len(sums)] = sums
+        del self._sums[flight]
+        return sums if out is None else out
 
     def mask(self, peers: frozenset[int]) -> None:
         """See Experts: there are no others."""
+        if self.rank in peers:
+            raise BadRequest(f"Rank {self.rank} cannot mask itself.")
 
     def close(self) -> None:
         """See Experts."""
+
+    def _step(self, flight: Flight) -> _Step:
+        step = self._steps.get(flight)
+        if step is None:
+            raise Impossible(f"Flight {flight} has been answered, or has never begun.")
+        return step

@@ -47,8 +47,8 @@ class Transport(Protocol):
         """Ranks that are known to be dead."""
 
     @property
-    def busy(self) -> bool:
-        """True while a Put of ours needs more polls before it has landed and been told."""
+    def busy(self) -> frozenset[int]:
+        """Ranks to which a Put of ours needs more polls before it has landed and been told."""
 
     def close(self) -> None:
         """Nothing is registered any more; a second call does nothing."""

@@ -117,9 +117,9 @@ class FabricGroup:
         return told
 
     @property
-    def busy(self) -> bool:
-        """True while a slice of ours needs more polls before it has landed and been told."""
-        return bool(self._posted)
+    def busy(self) -> frozenset[int]:
+        """Ranks to which a slice of ours needs more polls before it has landed and been told."""
+        return frozenset(self._posted.values())
 
     def close(self) -> None:
         """The agent is gone."""

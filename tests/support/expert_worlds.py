@@ -46,26 +46,38 @@ def same_rows(found: Dispatched, held: Held) -> bool:
 class World:
     """N ranks that take steps, each at its own pace."""
 
-    def __init__(self, shape: ExpertShape, seed: int, *, flights: int = 2, private_rows: int = 0) -> None:
+    def __init__(
+        self,
+        shape: ExpertShape,
+        seed: int,
+        *,
+        flights: int = 2,
+        private_rows: int = 0,
+        dead: frozenset[int] = frozenset(),
+    ) -> None:
+        """`dead` ranks are masked by all others."""
         self.random = Random(seed)
         self.shape = shape
         regions = plan_regions(shape, flights=flights, private_rows=private_rows)
         self.network = LocalNetwork(regions, self.random)
         ranks = range(shape.num_ranks)
-        self.exchanges = [Exchange(regions, rank, self.network.transport(rank)) for rank in ranks]
+        self.exchanges = [Exchange(regions, rank, self.network.transport(rank), dead) for rank in ranks]
+        self.living = [rank for rank in ranks if rank not in dead]
+        for rank in dead:
+            self.network.kill(rank)
         self.dispatched: list[dict[int, Dispatched]] = [{} for _ in ranks]
         self.combined: list[dict[int, torch.Tensor]] = [{} for _ in ranks]
         self._begun = [0 for _ in ranks]
 
     def run(self, steps: Sequence[Sequence[RankTokens]], most_moves: int = 100_000) -> None:
-        """Every rank has taken every step; which rank does what next, and what lands, is drawn."""
+        """Every living rank has taken every step; which rank does what next, and what lands, is drawn."""
         for _ in range(most_moves):
-            if all(len(done) == len(steps) for done in self.combined):
+            if all(len(self.combined[rank]) == len(steps) for rank in self.living):
                 return
             if self.random.random() < 0.7:
                 self.network.move()
             else:
-                self._advance(self.random.randrange(self.shape.num_ranks), steps)
+                self._advance(self.random.choice(self.living), steps)
         raise AssertionError("The ranks did not come to an end.")
 
     def _advance(self, rank: int, steps: Sequence[Sequence[RankTokens]]) -> None:

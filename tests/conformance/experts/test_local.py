@@ -39,7 +39,7 @@ def expected(step: list[RankTokens], shape: ExpertShape) -> tuple[list, list[tor
 
 
 def check(world: World, number: int, right: tuple[list, list[torch.Tensor]]) -> None:
-    for rank in range(world.shape.num_ranks):
+    for rank in world.living:
         assert same_rows(world.dispatched[rank][number], right[0][rank])
         assert torch.equal(world.combined[rank][number], right[1][rank]), "bit by bit"
 
@@ -50,6 +50,32 @@ def test_every_shape(case: StepCase) -> None:
     world = World(case.shape, seed=1)
     world.run([step])
     check(world, 1, expected(step, case.shape))
+
+
+def without(step: list[RankTokens], dead: frozenset[int], shape: ExpertShape) -> list[RankTokens]:
+    """The step as it is when these ranks bring nothing and nobody chooses their experts."""
+    left = []
+    for rank, tokens in enumerate(step):
+        lost = torch.isin(tokens.topk // shape.local_experts, torch.tensor(sorted(dead)))
+        live = 0 if rank in dead else len(tokens.topk)
+        left.append(RankTokens(tokens.x[:live], tokens.topk.masked_fill(lost, -1)[:live], tokens.weights[:live]))
+    return left
+
+
+@pytest.mark.parametrize("dead", [{3}, {0, 2}, {0, 1, 3}], ids=lambda dead: f"{len(dead)} of 4")
+@pytest.mark.parametrize("numerics", list(ExpertNumerics))
+def test_the_rest_goes_on_without_masked_ranks(numerics: ExpertNumerics, dead: set[int]) -> None:
+    shape = replace(TINY, numerics=numerics, num_ranks=4, num_experts=8, expert_align=4)
+    steps = [
+        StepCase("", shape, (3, 2, 3, 1), choose, torch.float32).step(number)
+        for number, choose in enumerate((repeated, gaps, one_rank))
+    ]
+    right = [expected(without(step, frozenset(dead), shape), shape) for step in steps]
+    for seed in range(10):
+        world = World(shape, seed, private_rows=1 + seed % 3, dead=frozenset(dead))
+        world.run(steps)
+        for number, one in enumerate(right, start=1):
+            check(world, number, one)
 
 
 @pytest.mark.timeout(0)

@@ -8,7 +8,7 @@ import torch
 
 from engine_shim.experts.exchange import Exchange
 from engine_shim.experts.group import ExpertGroup, Waiting
-from engine_shim.experts.local import LocalNetwork
+from engine_shim.experts.local import LocalNetwork, LocalTransport
 from engine_shim.experts.port import Flight, Phase
 from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertShape, RowFormat
@@ -161,12 +161,134 @@ def test_what_does_not_fit_is_refused_before_a_byte_leaves(given: tuple[torch.Te
     assert told == {(0, Phase.REFUSED)}
 
 
+def test_what_has_landed_when_a_rank_that_was_stopped_looks_again_counts() -> None:
+    table = Table(deadline_s=1.0)
+    table.go = table.nobody
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.everybody(combining=False)
+    table.nobody()
+
+    def stopped() -> None:
+        table.now_s += 5.0
+
+    table.go = stopped
+    assert table.group.dispatch_receive(flight).target.expert_counts.tolist() == [1, 0]
+
+
+def refusals(table: Table) -> set[tuple[int, int, int]]:
+    """Of rank 0, as rank 1 sees them: epoch and culprit of each, and from whom."""
+    table.nobody()
+    told = table.others[1].transport.poll()
+    return {(source, one.epoch, one.culprit) for source, one in told if one.phase is Phase.REFUSED}
+
+
+def test_who_leaves_in_the_middle_of_a_flight_says_so_of_that_flight() -> None:
+    table = Table()
+    table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.close()
+    assert refusals(table) == {(0, 1, 0)}
+
+
+def test_what_is_refused_later_ends_the_flights_that_wait_for_this_rank() -> None:
+    table = Table()
+    table.group.dispatch_send(X, TOPK, WEIGHTS)
+    with pytest.raises(BadRequest):
+        table.group.dispatch_send(X[:, :7], TOPK, WEIGHTS)
+    assert table.group.status.epoch == 2
+    assert refusals(table) == {(0, 1, 0)}
+
+
+def test_the_peers_are_told_whatever_is_raised() -> None:
+    table = Table()
+    with pytest.raises((ValueError, RuntimeError)):
+        table.group.dispatch_send(X, TOPK, WEIGHTS, num_tokens=torch.tensor([1, 2]))
+    assert refusals(table) == {(0, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [torch.ones(1, 16), torch.ones(1, 4), torch.ones(0, 8), torch.ones(8), torch.ones(1, 8, dtype=torch.int64)],
+    ids=["too wide", "too narrow", "too few", "one dimension", "integers"],
+)
+def test_answers_that_do_not_fit_are_refused_and_told(answers: torch.Tensor) -> None:
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.dispatch_receive(flight)
+    with pytest.raises(BadRequest, match=r"Answers must be .* \[1 or more, 8\]"):
+        table.group.combine_send(flight, answers)
+    assert refusals(table) == {(0, 1, 0)}
+
+
+def test_sums_go_into_the_leading_rows_of_an_output() -> None:
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS, num_tokens=1)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers * 2)
+    out = torch.full((3, 8), 7.0)
+    for unfit in (out[:0], out[:, :4], out.long()):
+        with pytest.raises(BadRequest, match="The output must be"):
+            table.group.combine_receive(flight, unfit)
+
+    assert table.group.combine_receive(flight, out) is out
+
+    assert torch.equal(out, torch.stack((X[0] * 6, torch.full((8,), 7.0), torch.full((8,), 7.0))))
+
+
+def test_halves_out_of_order_are_a_bug_of_the_caller() -> None:
+    table = Table()
+    with pytest.raises(Impossible, match="Flight 1 is not under way"):
+        table.group.dispatch_receive(Flight(1))
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    found = table.group.dispatch_receive(flight)
+    with pytest.raises(Impossible, match="before its answers were sent"):
+        table.group.combine_receive(flight)
+    table.group.combine_send(flight, found.rows.numbers)
+    with pytest.raises(Impossible, match="after its answers"):
+        table.group.dispatch_receive(flight)
+    table.group.combine_receive(flight)
+    with pytest.raises(Impossible, match="Flight 1 is not under way"):
+        table.group.combine_receive(flight)
+
+
+def test_answers_before_their_rows_are_a_bug_and_told() -> None:
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    with pytest.raises(Impossible, match="come before its rows"):
+        table.group.combine_send(flight, X[:1])
+    assert refusals(table) == {(0, 1, 0)}
+
+
 def test_more_flights_than_there_is_memory_for_are_refused() -> None:
     table = Table()
     table.group.dispatch_send(X, TOPK, WEIGHTS)
     table.group.dispatch_send(X, TOPK, WEIGHTS)
     with pytest.raises(Impossible, match="2 flights"):
         table.group.dispatch_send(X, TOPK, WEIGHTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int32])
+def test_choices_of_masked_ranks_are_none_in_every_type_of_integers(dtype: torch.dtype) -> None:
+    table = Table()
+    table.go = table.nobody
+    table.group.mask(frozenset({1, 2}))
+    flight = table.group.dispatch_send(X, torch.tensor([[0, 5], [3, 2]]).to(dtype), WEIGHTS)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers * 2)
+    assert torch.equal(table.group.combine_receive(flight), torch.stack((X[0] * 2, torch.zeros(8))))
+
+
+def test_nobody_stays_for_what_masked_ranks_do_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalTransport, "busy", frozenset({1, 2}))
+    table = Table(deadline_s=1000.0)
+    table.go = table.nobody
+    table.group.mask(frozenset({1, 2}))
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers)
+    table.group.combine_receive(flight)
+    assert table.now_s < 1
+
+
+def test_no_rank_masks_itself() -> None:
+    with pytest.raises(BadRequest, match="Rank 0 cannot mask itself"):
+        Table().group.mask(frozenset({0, 1}))
 
 
 def test_masked_ranks_are_neither_written_nor_awaited() -> None:

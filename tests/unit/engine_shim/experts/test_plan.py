@@ -78,9 +78,9 @@ def test_places_are_the_inverse_of_the_order(case: StepCase) -> None:
         assert len(one.rank_order) <= case.shape.max_tokens * min(case.shape.top_k, case.shape.num_ranks)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.uint32, torch.uint64])
 def test_choices_may_be_any_integers(dtype: torch.dtype) -> None:
-    assert route(torch.tensor([[3, -1]], dtype=dtype), TWO).counts.tolist() == [0, 0, 0, 1]
+    assert route(torch.tensor([[3, 2]]).to(dtype), TWO).counts.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,8 @@ def test_choices_may_be_any_integers(dtype: torch.dtype) -> None:
         (torch.zeros(5, 2, dtype=torch.int64), "5 tokens"),
         (torch.zeros(1, 3, dtype=torch.int64), "[1, 3]"),
         (torch.zeros(1, 2), "integers"),
+        (torch.zeros(1, 2, dtype=torch.bool), "integers"),
+        (torch.zeros(1, 2, dtype=torch.complex64), "integers"),
         (torch.tensor([[4, 0]]), "outside"),
         (torch.tensor([[-2, 0]]), "outside"),
     ],

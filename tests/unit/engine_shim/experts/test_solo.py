@@ -6,7 +6,7 @@ import torch
 from engine_shim.experts.reference import reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertNumerics
 from engine_shim.experts.solo import SoloExperts
-from router.contract.errors import BadRequest, BadSettings
+from router.contract.errors import BadRequest, BadSettings, Impossible
 from tests.support.expert_steps import SMALL, StepCase, gaps, repeated
 from tests.support.expert_worlds import answers_of, same_rows
 
@@ -35,6 +35,31 @@ def test_what_does_not_fit_is_refused(rows: int, width: int, num_tokens: int | N
     x = given.x[:rows, : shape.hidden_size - width]
     with pytest.raises(BadRequest, match="do not fit"):
         SoloExperts(shape).dispatch_send(x, given.topk, given.weights, num_tokens)
+
+
+def test_answers_and_outputs_that_do_not_fit_are_refused() -> None:
+    shape = replace(SMALL, num_ranks=1)
+    (given,) = StepCase("", shape, (4,), repeated).step()
+    solo = SoloExperts(shape)
+    flight = solo.dispatch_send(given.x, given.topk, given.weights, num_tokens=2)
+    with pytest.raises(Impossible, match="before its answers were sent"):
+        solo.combine_receive(flight)
+    answers = torch.ones(len(solo.dispatch_receive(flight).rows.numbers), shape.hidden_size)
+    with pytest.raises(BadRequest, match="Answers must be"):
+        solo.combine_send(flight, answers[1:])
+    solo.combine_send(flight, answers)
+    with pytest.raises(Impossible, match="has been answered"):
+        solo.combine_send(flight, answers)
+    out = torch.full((3, shape.hidden_size), 7.0)
+    with pytest.raises(BadRequest, match="The output must be"):
+        solo.combine_receive(flight, out[:1])
+    assert (solo.combine_receive(flight, out)[2] == 7).all()
+    assert (out[:2] != 7).all()
+
+
+def test_the_only_rank_does_not_mask_itself() -> None:
+    with pytest.raises(BadRequest, match="Rank 0"):
+        SoloExperts(replace(SMALL, num_ranks=1)).mask(frozenset({0}))
 
 
 def test_several_ranks_are_refused() -> None:
