@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -60,6 +61,7 @@ class OpenRanks:
     def close(self) -> None:
         """See Ranks."""
         self.processes.close()
+        self.processes.kv.close()
 
 
 def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
@@ -96,12 +98,17 @@ def open_ranked_engine(settings: ReferenceSettings) -> ReferenceEngine:
     devices = _devices_of_ranks(settings, device)
     weights_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     processes = RankProcesses(plan, share_memory("tandem-kv", layout.total_bytes, device), devices, weights_bytes)
-    processes.start()
-    outer = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics), Holding(layers=False))
-    checkpoint.hashes.update(processes.hashes)
-    weights = replace(outer, digest=checkpoint.digest())
-    ranks = OpenRanks(processes, RankedModel(processes, weights.head, dtype, device))
-    return ReferenceEngine(config, weights, Tokenizer.load(path), settings, ranks)
+    with ExitStack() as undone:
+        undone.callback(processes.kv.close)
+        undone.callback(processes.close)
+        processes.start()
+        outer = load_weights(checkpoint, dtype, device, kernels_of(settings.numerics), Holding(layers=False))
+        checkpoint.hashes.update(processes.hashes)
+        weights = replace(outer, digest=checkpoint.digest())
+        ranks = OpenRanks(processes, RankedModel(processes, weights.head, dtype, device))
+        engine = ReferenceEngine(config, weights, Tokenizer.load(path), settings, ranks)
+        undone.pop_all()
+    return engine
 
 
 def _devices_of_ranks(settings: ReferenceSettings, own: torch.device) -> list[torch.device]:

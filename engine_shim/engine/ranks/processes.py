@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -18,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -44,7 +46,8 @@ LEAST_LOAD_BYTES_PER_S = 30e6
 """A network file system that many ranks read at once; weights may take so long beside that."""
 STEP_FOR_S = 120.0
 """No step computes longer than this, besides what its ranks may wait for each other."""
-
+END_FOR_S = 10.0
+"""The longest that a killed rank needs to end."""
 
 Answer = TypeVar("Answer", Joining, Ready, Computed)
 
@@ -84,7 +87,15 @@ class RankProcesses:
         """
         self._generation += 1
         self._ready = False
-        group = f"{self.plan.group}.{self._generation}"
+        try:
+            self._start_together(f"{self.plan.group}.{self._generation}")
+        except OSError as error:
+            self._give_up(f"an expert rank cannot be reached ({error})")
+        finally:
+            if not self._ready:
+                self.close()
+
+    def _start_together(self, group: str) -> None:
         self._spawn()
         for number, connection in enumerate(self._connections):
             device = self.devices[number]
@@ -114,22 +125,23 @@ class RankProcesses:
             for connection, part in zip(self._connections, parts, strict=True):
                 connection.send(part)
         except OSError as error:
-            self.close()
-            raise RankGone("An expert rank ended; all of them are started again.") from error
+            self._give_up(f"an expert rank cannot be reached ({error})")
         return self._all(Computed, STEP_FOR_S + self.plan.settings.expert_wait_for_s)
 
     def close(self) -> None:
-        """No rank is left."""
-        for connection in self._connections:
-            connection.close()
-        self._connections, pids = [], self.pids
+        """No rank is left, and none of them writes to the KV cache any more."""
+        connections, self._connections = self._connections, []
         self.pids = []
         if self._leader is not None:
             # The leader is not waited for before, so its number still names its group, even if it has ended.
             os.killpg(self._leader.pid, signal.SIGKILL)
             self._leader.wait()
+            for connection in connections:
+                await_end(connection)
+            reap_group(self._leader.pid)
             self._leader = None
-            reap_orphans(pids)
+        for connection in connections:
+            connection.close()
 
     def _spawn(self) -> None:
         pipes = [Pipe() for _ in range(self.num_ranks)]
@@ -141,6 +153,9 @@ class RankProcesses:
         for _, theirs in pipes:
             theirs.close()
         self._connections = [ours for ours, _ in pipes]
+        for ours in self._connections:
+            # Between steps a rank reads at once, or it has been stopped.
+            limit_sends(ours, self.plan.settings.expert_wait_for_s)
 
     def _tell(self, message: ToRank) -> None:
         for connection in self._connections:
@@ -174,14 +189,31 @@ class RankProcesses:
         return message
 
     def _give_up(self, why: str) -> NoReturn:
-        log.warning("%s; all of them are started again.", why)
+        log.warning("%s; all of them are ended.", why)
         self.close()
         what = "The step failed" if self._ready else "The expert ranks did not start"
-        raise RankGone(f"{what}: {why}; send the request again.")
+        is_first = self._generation == 1 and not self._ready
+        todo = "see what they have logged, and start the instance again" if is_first else "send the request again"
+        raise RankGone(f"{what}: {why}; {todo}.")
 
 
-def reap_orphans(pids: Sequence[int]) -> None:
-    """None of these, which were killed, is left as a zombie of ours: as process 1 of a container we inherit them."""
-    for pid in pids:
-        with suppress(ChildProcessError):  # somebody else has inherited it
-            os.waitpid(pid, 0)
+# Any: what is said on it does not matter.
+def limit_sends(connection: Connection[Any, Any], for_s: float) -> None:
+    """A message that is not taken in `for_s` raises OSError, and the connection is of no use any more."""
+    seconds = struct.pack("ll", int(for_s), int(for_s % 1 * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+
+
+def await_end(connection: Connection[Any, Any]) -> None:
+    """The other end is closed, as that of a killed process is once its memory is gone; or END_FOR_S have passed."""
+    with suppress(EOFError, OSError):
+        while connection.poll(END_FOR_S):
+            connection.recv_bytes()
+
+
+def reap_group(leader: int) -> None:
+    """None of this killed group is a zombie of ours: as process 1 of a container we inherit them."""
+    with suppress(ChildProcessError):  # none is left, or somebody else has inherited them
+        while True:
+            os.waitpid(-leader, 0)

@@ -21,7 +21,7 @@ Handle = int | torch.Tensor | bytes
 travels as a handle; or the card of memory on another GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SharedMemory:
     """Zeros at the start; on the host, its pages are first touched when they are written."""
 
@@ -47,6 +47,12 @@ class SharedMemory:
     def fds(self) -> tuple[int, ...]:
         """What rank processes have to inherit."""
         return () if isinstance(self.memory, torch.Tensor) else (self.fd,)
+
+    def close(self) -> None:
+        """Memory of the host is gone with its last mapping, and no process is given it any more; may be repeated."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def share_memory(name: str, num_bytes: int, device: torch.device) -> SharedMemory:

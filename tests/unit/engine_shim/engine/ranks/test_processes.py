@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
 from multiprocessing import Pipe
 
 import pytest
@@ -12,8 +13,8 @@ import torch
 from engine_shim.engine.port import ExpertRankLoad
 from engine_shim.engine.ranks import processes
 from engine_shim.engine.ranks.messages import Compute, Computed, Failed, FromRank, Joining, Ready, Start
-from engine_shim.engine.ranks.processes import RankProcesses, reap_orphans
-from engine_shim.engine.ranks.shared_memory import share_memory
+from engine_shim.engine.ranks.processes import RankProcesses, await_end, limit_sends, reap_group
+from engine_shim.engine.ranks.shared_memory import SharedMemory, share_memory
 from engine_shim.engine.reference.expert_share import ExpertShare
 from engine_shim.engine.reference.settings import ReferenceSettings
 from router.contract.errors import BadSettings, RankGone
@@ -64,6 +65,50 @@ def test_a_step_that_fails_says_so() -> None:
         ranks.compute([Compute(()), Compute(())])
 
 
+def test_a_rank_that_ends_while_it_is_told_of_the_others_is_a_rank_that_is_gone() -> None:
+    ranks = Scripted((JOINING,))
+    spawn = ranks._spawn
+
+    def spawn_and_end() -> None:
+        spawn()
+        ranks.theirs[1].close()
+
+    ranks._spawn = spawn_and_end  # type: ignore[method-assign]
+    with pytest.raises(RankGone, match=r"did not start: an expert rank cannot be reached .* start the instance"):
+        ranks.start()
+    assert ranks._connections == []
+
+
+def test_memory_that_cannot_be_shared_leaves_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_shared: SharedMemory, _device: torch.device) -> int:
+        raise BadSettings("It cannot be shared.")
+
+    monkeypatch.setattr(SharedMemory, "handle_for", refuse)
+    ranks = Scripted((JOINING, READY))
+    with pytest.raises(BadSettings):
+        ranks.start()
+    assert ranks._connections == []
+
+
+def test_a_rank_that_is_stopped_does_not_stop_the_engine_that_sends() -> None:
+    ours, _theirs = Pipe()
+    limit_sends(ours, 0.1)
+    began = time.monotonic()
+    with pytest.raises(OSError):
+        ours.send_bytes(bytes(10_000_000))
+    assert time.monotonic() - began < 5
+
+
+def test_who_was_killed_has_ended_when_nothing_more_can_be_read() -> None:
+    ours, theirs = Pipe()
+    words = ["sh", "-c", "sleep 0.3; exit"]
+    with subprocess.Popen(words, pass_fds=[theirs.fileno()]):
+        theirs.close()
+        began = time.monotonic()
+        await_end(ours)
+        assert 0.2 < time.monotonic() - began < 5
+
+
 def test_every_wait_leaves_time_for_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(processes, "wait", lambda ones, wait_s: waits.append(wait_s) or list(ones))
@@ -86,7 +131,8 @@ def test_ranks_that_we_inherit_leave_no_zombies() -> None:
             orphan = int(leader.stdout.readline())
             os.killpg(leader.pid, signal.SIGKILL)
             leader.wait()
-        reap_orphans([orphan, os.getppid()])
+        reap_group(leader.pid)
         assert not os.path.exists(f"/proc/{orphan}")
+        reap_group(leader.pid)
     finally:
         prctl(inherit_children, 0, 0, 0, 0)

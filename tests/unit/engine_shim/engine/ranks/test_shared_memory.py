@@ -19,7 +19,12 @@ def test_memory_of_the_host_is_the_same_in_every_rank() -> None:
     mapped = map_memory(handle, 4096, CPU)
     shared.memory[7] = 9  # type: ignore[assignment, call-overload, index]
     assert mapped[7] == 9
-    os.close(shared.fd)
+    shared.close()
+    shared.close()
+    with pytest.raises(OSError):
+        os.fstat(handle)
+    shared.memory[8] = 5  # type: ignore[assignment, call-overload, index]
+    assert mapped[8] == 5
 
 
 class Driver:
