@@ -11,7 +11,7 @@ import torch
 from engine_shim.bench.expert_processes import Link
 from engine_shim.experts.group import ExpertGroup
 from engine_shim.experts.plan import route
-from engine_shim.experts.reference import RankTokens, reference_dispatch
+from engine_shim.experts.reference import RankTokens, reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertShape
 
 ROUTINGS = 16
@@ -76,18 +76,23 @@ def time_steps(group: ExpertGroup, link: Link) -> None:
 
 
 def check(group: ExpertGroup, case: Case) -> str:
-    """One step against the reference's bytes; empty when all are right."""
+    """One step against the reference's bytes and sums; empty when all are right."""
     step = [tokens_of(case, group.shape, rank, 0) for rank in range(group.shape.num_ranks)]
     mine = step[group.rank]
     flight = group.dispatch_send(mine.x, mine.topk, mine.weights)
     found = group.dispatch_receive(flight)
-    held = reference_dispatch(step, group.shape)[group.rank]
+    everybody = reference_dispatch(step, group.shape)
+    held = everybody[group.rank]
     end = int(held.target.expert_offsets[-1])
     same = torch.equal(found.rows.numbers[:end].float(), held.rows.numbers.float())
     same = same and torch.equal(found.rows.scales[:end], held.rows.scales)
     group.combine_send(flight, found.rows.numbers.bfloat16())
-    group.combine_receive(flight)
-    return "" if same else f"rank {group.rank} holds other rows than the reference for {case}."
+    sums = group.combine_receive(flight)
+    answers = [one.rows.numbers.bfloat16() for one in everybody]
+    if not same:
+        return f"rank {group.rank} holds other rows than the reference for {case}."
+    same = torch.equal(sums, reference_combine(answers, step, group.shape, mine.x.dtype)[group.rank])
+    return "" if same else f"rank {group.rank} has other sums than the reference for {case}."
 
 
 def _time(group: ExpertGroup, tokens: RankTokens) -> Sample:

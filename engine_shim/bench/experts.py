@@ -16,11 +16,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from engine_shim.bench.expert_processes import Crew, crew_of
 from engine_shim.bench.expert_scale import report
 from engine_shim.bench.expert_steps import Case, Routing, Sample, time_steps
+from engine_shim.bench.words import names, new_file, number, numbers
 from engine_shim.experts.regions import Regions, plan_regions
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
 from router.contract.errors import BadSettings, TandemError
@@ -30,25 +30,26 @@ ANSWER_FOR_S = 600.0
 
 def main(argv: Sequence[str]) -> int:
     """Run what is asked for; returns the exit status."""
-    options, rest = _options(argv)
+    where = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    where.add_argument("--device", default="cpu")
+    place, rest = where.parse_known_args(argv)
+    if place.device == "cuda":
+        return subprocess.call([sys.executable, "-m", "engine_shim.bench.experts_nvlink", *rest])
+    options = _options(argv)
     if options.model:
         print(report())
         return 0
-    if options.device == "cuda":
-        return subprocess.call([sys.executable, "-m", "engine_shim.bench.experts_nvlink", *rest])
     try:
-        if rest:
-            raise BadSettings(f"Unknown words: {' '.join(rest)}; see tandem bench experts --help.")
         figures = _measure(options)
     except TandemError as error:
         print(error.message, file=sys.stderr)
         return 2
     if options.json:
-        Path(options.json).write_text("".join(json.dumps(figure) + "\n" for figure in figures))
+        options.json.write_text("".join(json.dumps(figure) + "\n" for figure in figures))
     return 0
 
 
-def _options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tandem bench experts",
         description="Measure dispatch and combine between expert ranks.",
@@ -57,31 +58,33 @@ def _options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add = parser.add_argument
     add("--model", action="store_true", help="print the model of EP16, 32 and 64 over EFA and ConnectX-7, and end")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: all else goes to the benchmark of the kernels")
-    add("--ranks", type=int, default=2, metavar="N", help="rank processes")
-    add("--tokens", default="1,8,32,128", metavar="T,...", help="tokens of a rank in a step")
-    add("--routing", default=",".join(Routing), metavar="NAME,...", help="how tokens choose experts")
-    add("--experts", type=int, default=32, metavar="E", help="experts of all ranks")
-    add("--top-k", type=int, default=4, metavar="K", help="experts of a token")
-    add("--hidden", type=int, default=1024, metavar="H", help="numbers of a token")
-    add("--numerics", default=",".join(ExpertNumerics), metavar="NAME,...", help="exact, dedup, or both")
-    add(
-        "--steps", type=int, default=100, metavar="N", help="measured steps of a case, after a fifth as many to warm up"
-    )
-    add("--json", default="", metavar="FILE", help="write a line of JSON for each case")
-    return parser.parse_known_args(argv)
+    add("--ranks", type=number, default=2, metavar="N", help="rank processes")
+    add("--tokens", type=numbers, default="1,8,32,128", metavar="T,...", help="tokens of a rank in a step")
+    routings, numerics = ",".join(Routing), ",".join(ExpertNumerics)
+    add("--routing", type=names(Routing), default=routings, metavar="NAME,...", help="how tokens choose experts")
+    add("--experts", type=number, default=32, metavar="E", help="experts of all ranks")
+    add("--top-k", type=number, default=4, metavar="K", help="experts of a token")
+    add("--hidden", type=number, default=1024, metavar="H", help="numbers of a token")
+    add("--numerics", type=names(ExpertNumerics), default=numerics, metavar="NAME,...", help="exact, dedup, or both")
+    steps = "measured steps of a case, after a fifth as many to warm up"
+    add("--steps", type=number, default=100, metavar="N", help=steps)
+    add("--json", type=new_file, metavar="FILE", help="write a line of JSON for each case")
+    options = parser.parse_args(argv)
+    if options.top_k > options.experts:
+        parser.error(f"--top-k {options.top_k} of --experts {options.experts}: a token chooses each at most once")
+    return options
 
 
 def _measure(options: argparse.Namespace) -> list[dict[str, object]]:
-    tokens = [int(word) for word in options.tokens.split(",")]
     figures: list[dict[str, object]] = []
     print("Functional times on the CPU (µs, slowest rank of a step): NIXL in host memory, all ranks on one machine.")
-    for numerics in (ExpertNumerics(word) for word in options.numerics.split(",")):
+    for numerics in options.numerics:
         shape = ExpertShape(
             num_ranks=options.ranks,
             num_experts=options.experts,
             top_k=options.top_k,
             hidden_size=options.hidden,
-            max_tokens=max(tokens),
+            max_tokens=max(options.tokens),
             numerics=numerics,
             combine_format=RowFormat.BF16,
         )
@@ -90,7 +93,7 @@ def _measure(options: argparse.Namespace) -> list[dict[str, object]]:
         halves = "".join(f"{half + ' p50':>13}{'p99':>9}" for half in ("dispatch", "combine"))
         print(f"  {'T':>5} {'routing':<8}{halves}{'both p50':>10}{'KB out':>9}")
         with crew_of(regions, time_steps, wait_for_s=60.0) as crew:
-            cases = [Case(num, Routing(word), options.steps) for num in tokens for word in options.routing.split(",")]
+            cases = [Case(num, routing, options.steps) for num in options.tokens for routing in options.routing]
             figures += [_one(crew, regions, case) for case in cases]
     return figures
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from engine_shim.bench import experts_baselines
+from engine_shim.bench.expert_steps import Routing
 from engine_shim.bench.experts_figures import Figure, percentiles, print_figures
 from engine_shim.bench.experts_nixl_ep import NixlEp, find_nixl_ep, open_store, part_of_store
 from engine_shim.bench.experts_nvlink_rank import (
@@ -36,6 +37,7 @@ from engine_shim.bench.experts_nvlink_rank import (
     time_replays,
 )
 from engine_shim.bench.experts_world import is_shared, join_world, world_regions
+from engine_shim.bench.words import names, new_file, numbers
 from engine_shim.experts.nvlink.experts import NvlinkExperts, NvlinkSettings
 from engine_shim.experts.nvlink.library import load_library
 from engine_shim.experts.nvlink.region import plan_region
@@ -63,13 +65,13 @@ class RankRun:
 
     def measure_all(self, tokens: int) -> None:
         """Every case with so many tokens, told as it comes."""
-        for numerics in map(ExpertNumerics, self.arguments.numerics.split(",")):
-            for routing in self.arguments.routing.split(","):
+        for numerics in self.arguments.numerics:
+            for routing in self.arguments.routing:
                 self.measure(tokens, numerics, routing)
         if self.arguments.nccl and not is_shared(self.arguments.ranks):
             self.measure_nccl(tokens)
         if self.arguments.nixl_ep:
-            for routing in self.arguments.routing.split(","):
+            for routing in self.arguments.routing:
                 self.measure_nixl_ep(tokens, routing)
 
     def add(self, figure: Figure) -> None:
@@ -196,12 +198,10 @@ def run_rank(rank: int, arguments: argparse.Namespace) -> None:
     run = RankRun(rank, arguments, join_world(rank, arguments.ranks, arguments.port))
     if is_shared(arguments.ranks):
         run.tell(f"{arguments.ranks} ranks share {torch.cuda.device_count()} GPU: functional times, no NCCL.")
-    for tokens in map(int, arguments.tokens.split(",")):
+    for tokens in arguments.tokens:
         run.measure_all(tokens)
     if rank == 0 and arguments.json:
-        Path(arguments.json).write_text(
-            json.dumps({"machine": machine(), "figures": [*map(asdict, run.figures)]}, indent=1)
-        )
+        arguments.json.write_text(json.dumps({"machine": machine(), "figures": [*map(asdict, run.figures)]}, indent=1))
     dist.destroy_process_group()
 
 
@@ -230,9 +230,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     """The command's arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=0, help="rank processes (default: one for each GPU)")
-    parser.add_argument("--tokens", default="1,8,32,128,512,4096", help="tokens per rank, by commas")
-    parser.add_argument("--numerics", default="exact,dedup")
-    parser.add_argument("--routing", default="uniform", help="uniform, zipf, hot; by commas")
+    parser.add_argument("--tokens", type=numbers, default="1,8,32,128,512,4096", help="tokens per rank, by commas")
+    parser.add_argument("--numerics", type=names(ExpertNumerics), default="exact,dedup")
+    parser.add_argument("--routing", type=names(Routing), default="uniform", help="uniform, zipf, hot; by commas")
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--experts", type=int, default=256)
     parser.add_argument("--top-k", type=int, default=8)
@@ -244,7 +244,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--nixl-ep", action=argparse.BooleanOptionalAction, default=True, help="where importable")
     parser.add_argument("--port", type=int, default=29541)
     parser.add_argument("--library", help="kernels built ahead (default: torch's loader builds them)")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", type=new_file, help="file for the figures")
     arguments = parser.parse_args(words)
     arguments.ranks = arguments.ranks or torch.cuda.device_count()
     return arguments

@@ -14,4 +14,5 @@ def test_percentiles_are_measured_values() -> None:
 def test_the_defaults_are_the_field_s_reference_case() -> None:
     arguments = parse(["--ranks", "2"])
     assert (arguments.hidden, arguments.experts, arguments.top_k) == (7168, 256, 8)
-    assert arguments.tokens == "1,8,32,128,512,4096"
+    assert arguments.tokens == [1, 8, 32, 128, 512, 4096]
+    assert arguments.routing == ["uniform"]
