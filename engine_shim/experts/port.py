@@ -136,4 +136,7 @@ class Experts(Protocol):
         """Whether, and why, the group has failed."""
 
     def close(self) -> None:
-        """Memory is given back, and peers in a flight with this rank are told; a second call does nothing."""
+        """Memory is given back; a second call does nothing.
+
+        Peers that wait for this rank are told; over NVLink none of them may be in a flight.
+        """

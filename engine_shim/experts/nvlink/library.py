@@ -24,6 +24,8 @@ from router.contract.errors import EngineDown, MissingDependency
 SOURCE_FOLDER = Path(__file__).parent / "csrc"
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr")
 DEFAULT_ARCHITECTURES = ("sm_90",)
+LEAST_CAPABILITY = 9
+"""The kernels begin beside the one before (griddepcontrol), which GPUs before Hopper cannot."""
 NVCC_DEADLINE_S = 600
 _INT, _POINTER = ctypes.c_int, ctypes.c_void_p
 _LAUNCH = (ctypes.POINTER(Params), _INT, _INT, _POINTER)
@@ -79,7 +81,7 @@ def load_library(file: Path | None = None) -> KernelLibrary:
     """The library in `file`, or the one that torch's extension loader builds and keeps.
 
     Raises:
-        MissingDependency: no compiler, or it failed, or `file` is of other sources.
+        MissingDependency: no compiler, or it failed, or a GPU that is too old, or `file` is of other sources.
     """
     return KernelLibrary(file if file is not None else _build_by_torch())
 
@@ -113,6 +115,11 @@ def _build_by_torch() -> Path:
     from torch.utils import cpp_extension  # noqa: PLC0415
 
     major, minor = torch.cuda.get_device_capability()
+    if major < LEAST_CAPABILITY:
+        raise MissingDependency(
+            f"The expert kernels need a GPU of compute capability {LEAST_CAPABILITY}.0 or later, and this one has "
+            f"{major}.{minor}; use --expert-transport nixl."
+        )
     architecture = f"sm_{major}{minor}"
     try:
         # Any: torch leaves its loader untyped.

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 import pytest
 
 from engine_shim.bench.expert_processes import Crew, crew_of
+from engine_shim.experts.fabric_transport import FabricTransport, region_of, take_memory
+from engine_shim.experts.group import ExpertGroup, Waiting
 from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertShape, RowFormat
-from tests.support.expert_leaving import go_on_without, leave, step_for
+from engine_shim.fabric.nixl import NixlFabric
+from tests.support.expert_leaving import go_on_without, leave, step_for, take_step
 
 pytestmark = [pytest.mark.needs("nixl"), pytest.mark.timeout(300)]
 
+Result = TypeVar("Result")
 LONG_S, SHORT_S = 60.0, 1.5
 
 
@@ -35,6 +44,36 @@ def test_who_leaves_is_not_waited_for(at: str) -> None:
             told_at, sentence = crew.receive(rank, 30)
             assert "rank 1 takes no part any more" in sentence
             assert told_at - left_at < 5, "long before the deadline"
+
+
+def two_ranks_here(name: str) -> list[ExpertGroup]:
+    """A group of two ranks of this process, each with an agent of its own."""
+    regions, transports = plan_regions(shape_of(2)), []
+    for rank in range(2):
+        memory = take_memory(regions)
+        fabric = NixlFabric(f"{name}-{rank}", region_of(memory))
+        transports.append(FabricTransport(fabric, memory, regions, rank))
+    cards = {rank: transport.card() for rank, transport in enumerate(transports)}
+    at_once([partial(one.connect, cards) for one in transports])
+    return [ExpertGroup.over(one, regions, rank, Waiting(LONG_S)) for rank, one in enumerate(transports)]
+
+
+def at_once(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [done.result(LONG_S) for done in [pool.submit(call) for call in calls]]
+
+
+def test_groups_come_and_go_and_two_of_them_live_side_by_side() -> None:
+    held: list[int] = []
+    for number in range(10):
+        groups = [*two_ranks_here(f"one-{number}"), *two_ranks_here(f"other-{number}")]
+        assert at_once([partial(take_step, group) for group in groups]) == [2.0] * 4
+        for group in groups:
+            group.close()
+        del group, groups
+        gc.collect()
+        held.append(len(os.listdir("/proc/self/fd")))
+    assert held[-1] <= held[0]
 
 
 def stop(crew: Crew, rank: int, for_s: float) -> float:

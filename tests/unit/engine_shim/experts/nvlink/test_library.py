@@ -29,6 +29,12 @@ def test_the_digest_depends_on_every_source(tmp_path: Path, monkeypatch: pytest.
     assert len(digests) == 1 + len([*tmp_path.iterdir()])
 
 
+def test_a_gpu_that_is_too_old_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.torch.cuda, "get_device_capability", lambda: (8, 6))
+    with pytest.raises(MissingDependency, match=r"9\.0 or later, and this one has 8\.6; use --expert-transport nixl"):
+        library._build_by_torch()
+
+
 def test_building_without_a_compiler_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match="install the CUDA toolkit"):
