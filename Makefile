@@ -93,7 +93,7 @@ late-bench: install  ## for how long decode holds blocks before their KV comes: 
 recall-bench: install  ## prefill of conversations' later turns: computed again beside KV that comes back from decode, on this machine
 	$(BIN)/python -m tests.support.recall_bench $(ARGS)
 
-# `make test` runs the same with 100 orders of landing and 150 steps, and the law over 2 and 3 ranks.
+# `make test` runs the same with 1,000 orders of landing and 150 steps, and the law over 2 and 3 ranks.
 experts: install  ## expert ranks: 5,000 orders of landing, 10,000 steps with sleeps (20 minutes)
 	TANDEM_TEST_EXPERT_SEEDS=5000 TANDEM_TEST_EXPERT_STEPS=10000 $(BIN)/python -m pytest \
 		tests/conformance/experts/test_local.py tests/conformance/experts/test_nixl.py

@@ -23,7 +23,7 @@ TINY = ExpertShape(
     dispatch_format=RowFormat.F32,
     combine_format=RowFormat.F32,
 )
-NUM_SEEDS = int(os.environ.get("TANDEM_TEST_EXPERT_SEEDS", "100"))
+NUM_SEEDS = int(os.environ.get("TANDEM_TEST_EXPERT_SEEDS", "1000"))
 """Of each numerics."""
 
 
