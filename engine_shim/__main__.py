@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-from asyncio import Future
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -20,7 +19,7 @@ from fastapi import FastAPI
 
 from engine_shim.build_kitchen import Kitchen
 from engine_shim.settings import ShimSettings, read_settings
-from router.contract.errors import DeploymentError, EngineDown, TandemError
+from router.contract.errors import DeploymentError, TandemError
 from router.process.descriptors import make_room
 from router.process.listeners import listen
 
@@ -67,10 +66,6 @@ class Opened(Protocol):
     def app(self) -> FastAPI:
         """The face."""
 
-    @property
-    def ended(self) -> Future[EngineDown]:
-        """Done once the engine has ended by itself."""
-
     async def aclose(self, drain_for_s: float) -> None:
         """Out of the fleet, drained, and gone."""
 
@@ -112,8 +107,9 @@ async def serve(settings: ShimSettings, opening: Coroutine[None, None, Opened], 
     instance = kitchen.driver.instance
     ready = {"ready": True, "url": instance.url, "instance_id": instance.instance_id, "pid": os.getpid()}
     print(json.dumps(ready), flush=True)  # noqa: T201 - the line that a supervisor waits for
-    await asyncio.wait((stopping, opened.ended), return_when=asyncio.FIRST_COMPLETED)
-    down = opened.ended.result() if opened.ended.done() else None
+    ended = kitchen.driver.ended
+    await asyncio.wait((stopping, ended), return_when=asyncio.FIRST_COMPLETED)
+    down = ended.result() if ended.done() else None
     await opened.aclose(0.0 if down is not None else settings.drain_for_s)
     server.should_exit = True
     await serving

@@ -7,7 +7,6 @@ import hashlib
 import os
 import socket
 import time
-from asyncio import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -47,7 +46,6 @@ from engine_shim.serve.side_channel import side_channel
 from engine_shim.settings import ShimSettings
 from engine_shim.step_gate import StepGate
 from engine_shim.visible_gpus import see_only
-from router.contract.errors import EngineDown
 from router.contract.gpus import gpu_numbers
 from router.contract.ids import EngineId
 from router.contract.kv import KVOrder, Region
@@ -98,8 +96,6 @@ class ReferenceShim:
     kitchen: Kitchen
     app: FastAPI
     engine: ReferenceEngine
-    ended: Future[EngineDown]
-    """Never done: the engine lives in this process."""
 
     async def aclose(self, drain_for_s: float) -> None:
         """Out of the fleet, drained, and gone."""
@@ -112,7 +108,7 @@ async def open_reference(settings: ShimSettings, engine: ReferenceEngine, listen
     kitchen = await open_kitchen(settings, engine, listener.getsockname()[1])
     routes = side_channel(kitchen.driver, Seal(settings.deployment_key))
     app = build_app(kitchen.driver, side_channel=routes, settings=settings)
-    return ReferenceShim(kitchen, app, engine, asyncio.get_running_loop().create_future())
+    return ReferenceShim(kitchen, app, engine)
 
 
 async def open_kitchen(settings: ShimSettings, engine: ReferenceEngine, port: int) -> Kitchen:

@@ -100,6 +100,7 @@ async def open_vllm_kitchen(settings: ShimSettings, listener: socket.socket) -> 
         link.close()
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    ended.add_done_callback(lambda task: None if task.cancelled() else driver.on_down(task.result()))
     kitchen = start_kitchen(settings, driver, books)
     front = Front(driver, server.client, wiring.secret, restarts, settings, ShimMetrics(driver))
     app = build_vllm_app(front, side_channel(driver, Seal(settings.deployment_key)))

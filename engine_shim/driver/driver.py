@@ -35,7 +35,7 @@ from engine_shim.engine.port import (
     TokensOut,
 )
 from engine_shim.engine.reference.tokenizer import Tokenizer
-from engine_shim.fabric.writer import FabricEvent
+from engine_shim.fabric.writer import FabricBroken, FabricEvent
 from router.contract.errors import BadRequest, Draining, EngineDown, Impossible, StaleAttempt, TandemError
 from router.contract.ids import TransferId
 from router.contract.instance import Instance, KVIdentity, Load
@@ -77,12 +77,13 @@ class Driver:
         self._tokenizer = bench.tokenizer
         self.instance = bench.instance
         self.ready = True
-        self._down: EngineDown | None = None
+        self.ended: asyncio.Future[EngineDown] = asyncio.get_running_loop().create_future()
+        """Done once nothing can be served any more; the process is to end, and be started again."""
         self._ids = itertools.count(1)
         self._taken_back = TakenBack()
         loop = asyncio.get_running_loop()
         self._running = Running(loop, self._on_early_end)
-        self._engine = bench.run_engine(loop, self.on_engine_events, self._on_down)
+        self._engine = bench.run_engine(loop, self.on_engine_events, self.on_down)
         self._desks = bench.desks
         self.hand_over = None if bench.desks is None else HandOver(bench.desks, self._engine_calls())
         self.self_test: SelfTest | None = None
@@ -155,8 +156,8 @@ class Driver:
                 says; HandshakeFailed, LayoutMismatch and PeerGone for a decode leg; StaleAttempt for a prefill leg
                 that decode has cancelled already; Draining; EngineDown.
         """
-        if self._down is not None:
-            raise self._down
+        if self.ended.done():
+            raise self.ended.result()
         if not self.ready:
             raise Draining("This instance is shutting down; retry on another.")
         if handoff is None:
@@ -232,7 +233,9 @@ class Driver:
 
     def on_fabric_event(self, event: FabricEvent) -> None:
         """What the writer thread saw."""
-        if self.hand_over is not None:
+        if isinstance(event, FabricBroken):
+            self.on_down(event.error)
+        elif self.hand_over is not None:
             self.hand_over.on_fabric_event(event)
 
     async def _run(self, request: SequenceRequest, handoff: Handoff | None, deadline_for_s: float) -> Stream:
@@ -268,8 +271,11 @@ class Driver:
         self._running.kv_ready(decode_seq(transfer_id), time.monotonic())
         self._engine.kv_ready(decode_seq(transfer_id))
 
-    def _on_down(self, down: EngineDown) -> None:
-        self._down, self.ready = down, False
+    def on_down(self, down: EngineDown) -> None:
+        """Engine or fabric is gone: everybody is told, and `ended` is done."""
+        self.ready = False
+        if not self.ended.done():
+            self.ended.set_result(down)
         self._running.fail_all(down)
 
     async def _tick(self) -> None:

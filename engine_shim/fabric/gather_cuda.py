@@ -168,7 +168,9 @@ class CudaCopier:
 
     def _make_room(self, rows: int) -> _Room:
         host = torch.zeros(HEAD + 2 * rows, dtype=torch.int32, pin_memory=True)
-        device = torch.empty(HEAD + 2 * rows, dtype=torch.int32, device=self._device)
+        # Of the stream's own memory: that of the engine's stream may be what a kernel has yet to write to.
+        with torch.cuda.stream(self.stream):
+            device = torch.empty(HEAD + 2 * rows, dtype=torch.int32, device=self._device)
         numbers = host.numpy()
         columns = _Pointer(device.data_ptr() + HEAD * INDEX_BYTES, torch.int32)
         return _Room(host, numbers, numbers[:HEAD].view(np.int64), device, columns)

@@ -8,6 +8,7 @@ once. One bad command or notice costs only its own sender: each is handled by it
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from asyncio import AbstractEventLoop, Future
@@ -20,11 +21,13 @@ from typing import Protocol, assert_never
 from engine_shim.fabric.port import CopyKey, CopyOrder, CopyState, Fabric, PeerName
 from engine_shim.loop_calls import call_on_loop, settle_on_loop
 from engine_shim.step_gate import StepGate
-from router.contract.errors import PeerGone, TandemError, TransferFailed
+from router.contract.errors import EngineDown, PeerGone, TandemError, TransferFailed
 
 log = logging.getLogger("tandem.fabric")
 
 LAST_POLLS = 50
+BROKEN_AFTER_S = 5.0
+"""A fabric that fails at every turn for so long will not come back: its GPU is lost, or its agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,14 @@ class PeerLost:
     peer: PeerName
 
 
-FabricEvent = NoticeCame | CopyEnded | PeerLost
+@dataclass(frozen=True, slots=True)
+class FabricBroken:
+    """The Fabric fails for good; what is under way never ends."""
+
+    error: EngineDown
+
+
+FabricEvent = NoticeCame | CopyEnded | PeerLost | FabricBroken
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,7 @@ class WriterThread:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._copies: dict[CopyKey, PeerName] = {}
         self._expected = 0
+        self._failing_since: float | None = None
         self._ready: Future[bytes] = loop.create_future()
         self._thread = threading.Thread(target=self._run, name="tandem-writer", daemon=True)
 
@@ -181,8 +192,14 @@ class WriterThread:
             settle_on_loop(self._loop, self._ready, error)
             return
         settle_on_loop(self._loop, self._ready, metadata)
-        while self._take_commands(fabric):
-            self._advance(fabric)
+        try:
+            while self._take_commands(fabric):
+                self._advance(fabric)
+        except Exception as error:
+            # The one boundary of this thread: a command that failed so is lost, and whoever gave it waits for it.
+            log.exception("The fabric broke.")
+            self._tell_broken(error)
+            return
         # Last notices are handed to the network by progress alone.
         for _ in range(LAST_POLLS):
             self._advance(fabric)
@@ -244,9 +261,20 @@ class WriterThread:
                 state = fabric.poll(key)
                 if state is not CopyState.BUSY:
                     self._end(fabric, key, state)
-        except Exception:
-            # The one boundary of this thread: an unknown error must not end it.
-            log.exception("The fabric failed while advancing; going on.")
+            self._failing_since = None
+        except Exception as error:
+            # The one boundary of a turn: an error that passes costs nobody anything.
+            now = time.monotonic()
+            if self._failing_since is None:
+                log.exception("The fabric failed while advancing; going on.")
+                self._failing_since = now
+            elif now - self._failing_since > BROKEN_AFTER_S:
+                self._tell_broken(error)
+                self._failing_since = math.inf
+
+    def _tell_broken(self, error: Exception) -> None:
+        why = f"The fabric does not work any more ({type(error).__name__}); this instance must be restarted."
+        self._tell_loop(FabricBroken(EngineDown(why)))
 
     def _end(self, fabric: Fabric, key: CopyKey, state: CopyState) -> None:
         peer = self._copies.pop(key)

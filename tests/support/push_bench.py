@@ -17,6 +17,8 @@ from pathlib import Path
 
 from tests.support.processes import ProcessSite
 
+PATIENT = ("--prefill-s", "500", "--first-token-s", "500", "--answer-s", "500")
+"""A GPU compiles kernels for the first requests."""
 KINDS = {"layers": "", "chunks": "--no-layerwise", "whole": "--no-progressive"}
 
 
@@ -53,7 +55,7 @@ async def bench(options: argparse.Namespace) -> None:
         prefills = {kind: f"--role prefill {common} {KINDS[kind]}" for kind in kinds}
         await site.open_engines(d=f"--role decode {common}", **prefills)
         for kind in kinds:
-            await site.open_router(kind, kind, "d", "--mode", "push", "--prefill-s", "500", "--first-token-s", "500")
+            await site.open_router(kind, kind, "d", "--mode", "push", *PATIENT)
         for size in (int(size) for size in options.tokens.split(",")):
             left: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
             shares = dict.fromkeys(kinds, 0.0)

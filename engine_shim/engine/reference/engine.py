@@ -30,6 +30,7 @@ from engine_shim.engine.reference.admission import check
 from engine_shim.engine.reference.block_names import BlockNames
 from engine_shim.engine.reference.block_pool import BlockPool
 from engine_shim.engine.reference.config import ModelConfig
+from engine_shim.engine.reference.device import is_lost
 from engine_shim.engine.reference.ending import Ending, ending_of
 from engine_shim.engine.reference.kernels import kernels_of
 from engine_shim.engine.reference.kv_cache import KVCache
@@ -190,7 +191,7 @@ class ReferenceEngine:
 
     @torch.inference_mode()
     def step(self) -> list[EngineEvent]:
-        """See Engine.step. Raises RankGone when ranks that ended cannot be started again."""
+        """See Engine.step. Raises RankGone when ranks that ended cannot be started again, and what lost it its GPU."""
         if self._ranks is not None:
             self._ranks.ensure()
         schedule = self._scheduler.schedule()
@@ -205,7 +206,9 @@ class ReferenceEngine:
         except RankGone as error:
             return events + [self._fail(sequence, error) for sequence in list(self._scheduler.running)]
         except Exception as error:
-            # The one boundary of a batch: a bad one fails those that run, and the engine goes on.
+            # The one boundary of a batch: a bad one fails those that run, and the engine goes on, if its device does.
+            if is_lost(self._cache.tensor.device):
+                raise
             log.exception("A batch failed.")
             failed = EngineDown(f"The engine could not compute a batch ({type(error).__name__}); send it again.")
             return events + [self._fail(sequence, failed) for sequence in list(self._scheduler.running)]

@@ -197,7 +197,15 @@ class PeerLost(_Message, frozen=True):
     peer: str
 
 
-FromWorker = WorkerHello | Unfit | AgentOpened | PeerAdded | AgentClosed | NoticeCame | CopyEnded | PeerLost
+class FabricBroken(_Message, frozen=True):
+    """See `fabric.writer.FabricBroken`."""
+
+    message: str
+
+
+FromWorker = (
+    WorkerHello | Unfit | AgentOpened | PeerAdded | AgentClosed | NoticeCame | CopyEnded | PeerLost | FabricBroken
+)
 ToWorker = OpenAgent | AddPeer | DropPeer | SendNotice | Post | Expect | CloseAgent | GiveBack
 ToShim = FromScheduler | FromWorker
 Message = ToShim | ToWorker

@@ -83,6 +83,8 @@ class RemoteWriter:
                 self.on_event(writer.CopyEnded(CopyKey(key), error_of(code, text)))
             case messages.PeerLost(peer):
                 self.on_event(writer.PeerLost(PeerName(peer)))
+            case messages.FabricBroken(text):
+                self.on_event(writer.FabricBroken(EngineDown(text)))
             case messages.WorkerHello() | messages.Unfit():
                 raise Impossible("The link keeps these to itself.")
             case _:

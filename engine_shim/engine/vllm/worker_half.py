@@ -114,6 +114,8 @@ class WorkerHalf:
                 self._tell(messages.CopyEnded(key, error.code, error.message))
             case fabric_writer.PeerLost(peer):
                 self._tell(messages.PeerLost(peer))
+            case fabric_writer.FabricBroken(error):
+                self._tell(messages.FabricBroken(error.message))
 
     def _tell(self, message: FromWorker) -> None:
         if self._out is not None:

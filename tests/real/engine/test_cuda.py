@@ -1,19 +1,23 @@
-"""The engine on a GPU against the engine on the CPU: the same weights in float32, the same tokens."""
+"""The engine on a GPU against the engine on the CPU: equal weights in float32, equal tokens. And what hurts it."""
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
 from itertools import product
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 import torch
 
+from engine_shim.core.staging import Chunk, StagedPlan
 from engine_shim.engine.port import Prefilled, Prefilling, Purpose, SamplingParams, SequenceRequest, TokensOut
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import ReferenceSettings
-from router.contract.kv import KVOrder
+from router.contract.kv import KVOrder, Region
 
 pytestmark = pytest.mark.needs("gpu")
 
@@ -83,3 +87,62 @@ def test_layers_are_told_of_when_they_are_in_memory_and_while_others_are_compute
         engine._cache.tensor.zero_()
         engine.unpin(str(number))
     engine.close()
+
+
+def test_an_engine_whose_gpu_is_lost_says_so_and_does_not_go_on() -> None:
+    """In a process of its own, since nothing on the GPU works there afterwards."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=lose_the_gpu, args=(theirs,), daemon=True)
+    process.start()
+    assert ours.poll(90)
+    told = ours.recv()
+    process.kill()
+    assert told == ["SequenceFailed out of memory", "goes on", "AcceleratorError"]
+
+
+def lose_the_gpu(link: Connection) -> None:
+    """Two batches fail: for want of memory, and by a kernel that reads where nothing is."""
+    engine, told = engine_on("cuda"), []
+    forward = engine._runner._model.forward
+
+    def starved(*_args: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    def astray(*_args: object) -> torch.Tensor:
+        found = torch.zeros(1, device="cuda")[torch.tensor([1 << 40], device="cuda")]
+        return torch.tensor(found.tolist())
+
+    for number, forward_then in enumerate((starved, forward, astray)):
+        setattr(engine._runner._model, "forward", forward_then)  # noqa: B010 - a method is replaced
+        engine.add(SequenceRequest(str(number), PROMPTS[1], SamplingParams(max_tokens=1, ignore_eos=True)))
+        try:
+            (event,) = engine.step()
+            told.append("goes on" if isinstance(event, TokensOut) else f"{type(event).__name__} out of memory")
+        except RuntimeError as error:
+            told.append(type(error).__name__)
+    link.send(told)
+
+
+def test_columns_of_a_copy_lie_where_no_kernel_of_the_engine_has_yet_to_write() -> None:
+    # Not to be had without a GPU.
+    from engine_shim.fabric.gather_cuda import COLUMN_LEAST_ROWS, HEAD, CudaCopier
+
+    granules, width = 512, 1024
+    memory = torch.randint(256, (granules, width), dtype=torch.uint8, device="cuda")
+    ring = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    copier = CudaCopier(Region(memory.data_ptr(), memory.numel(), "cuda", 0), ring)
+    order = np.random.default_rng(0).permutation(granules).astype(np.int32)
+    plan = StagedPlan(width, np.stack([order, order]), (memory.numel(), memory.numel()))
+    torch.cuda.synchronize()
+    # The engine frees memory of a room's size that a kernel of its has yet to fill.
+    torch.cuda._sleep(1_000_000_000)
+    freed = torch.empty(HEAD + 2 * COLUMN_LEAST_ROWS, dtype=torch.int32, device="cuda")
+    freed.fill_(7)
+    del freed
+    columns = copier.take_up(plan)
+    for first in (0, granules // 2):
+        columns.gather(Chunk(first, granules // 2), 0).wait()
+        torch.cuda.synchronize()
+        found = ring[: granules // 2 * width].view(-1, width)
+        assert torch.equal(found, memory[torch.from_numpy(order[first : first + granules // 2]).long().cuda()])

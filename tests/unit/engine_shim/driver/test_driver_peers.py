@@ -10,6 +10,7 @@ from engine_shim.core.rendezvous import PrefillClocks
 from engine_shim.core.seats import DecodeClocks
 from engine_shim.driver.driver import TICK_S
 from engine_shim.driver.hand_over import KVFailure
+from engine_shim.fabric import writer
 from engine_shim.fabric.port import PeerName
 from engine_shim.fabric.writer import NoticeCame
 from router.contract.errors import EngineDown, KVWaitTimeout, PeerGone, RegistrationTimeout, TransferFailed
@@ -84,6 +85,46 @@ async def test_an_engine_that_breaks_fails_everyone_and_refuses_newcomers(plain:
     with pytest.raises(EngineDown):
         await plain.decode.submit(prompt_request(PROMPT), None, 30.0)
     assert not plain.decode.ready
+    assert plain.decode.ended.done(), "the process ends, so that somebody starts it again"
+
+
+async def test_a_fabric_that_breaks_fails_everyone_and_refuses_newcomers(
+    plain: Couple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "BROKEN_AFTER_S", 0.05)
+    reading = asyncio.create_task(plain.decode_leg("b2", PROMPT, Mode.PUSH))
+    await until(lambda: plain.d.load().held_blocks == 4)
+    monkeypatch.setattr(plain.site.network.agents[PeerName(engine_id_of(plain.decode))], "advance", lambda: 1 // 0)
+    with pytest.raises(EngineDown, match=r"fabric does not work any more .ZeroDivisionError.; .* restarted"):
+        await reading
+    with pytest.raises(EngineDown):
+        await plain.decode.submit(prompt_request(PROMPT), None, 30.0)
+    assert plain.decode.ended.done()
+    assert not plain.prefill.ended.done()
+
+
+async def test_a_fabric_that_fails_for_a_moment_costs_nobody_anything(
+    plain: Couple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.create_task(plain.decode_leg("b3", PROMPT, Mode.PUSH))
+    await until(lambda: plain.d.load().held_blocks == 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(plain.site.network.agents[PeerName(engine_id_of(plain.decode))], "advance", lambda: 1 // 0)
+        await asyncio.sleep(0.05)
+    await plain.prefill_leg("b3", PROMPT)
+    assert len(await reading) == 3
+    assert plain.decode.ready
+
+
+async def test_a_command_that_breaks_the_fabric_leaves_nobody_waiting(
+    plain: Couple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.create_task(plain.decode_leg("b4", PROMPT, Mode.PUSH))
+    await until(lambda: plain.d.load().held_blocks == 4)
+    monkeypatch.setattr(plain.site.network.agents[PeerName(engine_id_of(plain.prefill))], "post", lambda _order: 1 // 0)
+    await plain.prefill_leg("b4", PROMPT)
+    await asyncio.wait_for(asyncio.shield(plain.prefill.ended), 5.0)
+    reading.cancel()
 
 
 async def test_seats_of_a_request_that_left_wait_for_a_prefill_that_cannot_be_reached(plain: Couple) -> None:

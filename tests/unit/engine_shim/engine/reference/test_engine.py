@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from engine_shim.engine.port import FinishReason, Purpose, SequenceFailed
 from engine_shim.engine.reference import sampler as sampler_module
@@ -162,6 +163,15 @@ def test_a_failure_of_one_sequences_sampling_is_its_own(monkeypatch, monolithic)
     assert isinstance(failure.error, EngineDown)
     assert tokens_of(events, "good") == monolithic(good.prompt)
     assert engine.load().free_blocks == 64
+
+
+def test_an_engine_that_lost_its_gpu_does_not_go_on(monkeypatch):
+    engine = tiny_engine()
+    engine.add(ask("a", prompt_of(20)))
+    monkeypatch.setattr(engine._runner._model, "forward", lambda *_args: 1 // 0)
+    monkeypatch.setattr("engine_shim.engine.reference.engine.is_lost", lambda device: device == torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
 
 
 def test_a_failed_batch_fails_those_that_run_and_nobody_else(monkeypatch, monolithic):
