@@ -76,8 +76,8 @@ def rows_to_other_nodes(num_ranks: int, way: str) -> float:
     if way == "exact":
         return TOP_K * (num_ranks - NODE) / num_ranks
     if way == "per rank":
-        return (num_ranks - NODE) * (1 - _missed(local))
-    return (num_ranks // NODE - 1) * (1 - _missed(NODE * local))
+        return (num_ranks - NODE) * (1 - missed(local))
+    return (num_ranks // NODE - 1) * (1 - missed(NODE * local))
 
 
 def bytes_us(num_ranks: int, half: str, way: str) -> float:
@@ -165,6 +165,6 @@ def _verdict() -> list[str]:
     ]
 
 
-def _missed(held: int) -> float:
-    """The odds that none of a token's K distinct experts is among `held` ones."""
+def missed(held: int) -> float:
+    """The odds that none of a token's K distinct experts, drawn from all E, is among `held` ones."""
     return comb(NUM_EXPERTS - held, TOP_K) / comb(NUM_EXPERTS, TOP_K)

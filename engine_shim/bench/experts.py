@@ -2,7 +2,7 @@
 
 On the CPU, over NIXL in host memory, the times are functional: they say that the path works and what this machine makes
 of it, and nothing about a GPU or a network. `--device cuda` runs `experts_nvlink`, with NCCL beside it in the same run;
-`--model` prints what many nodes would take (`expert_scale`).
+`--model` prints what one host with more GPUs would take (`expert_host`), and many hosts (`expert_scale`).
 
 A step of each case is compared with the reference first. Then every rank takes the same number of steps with fresh
 routings in a cycle, and the slowest rank of a step counts.
@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from engine_shim.bench import expert_host, expert_scale
 from engine_shim.bench.expert_processes import Crew, crew_of
-from engine_shim.bench.expert_scale import report
 from engine_shim.bench.expert_steps import Case, Routing, Sample, time_steps
 from engine_shim.bench.words import names, new_file, number, numbers
 from engine_shim.experts.regions import Regions, plan_regions
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         return subprocess.call([sys.executable, "-m", "engine_shim.bench.experts_nvlink", *rest])
     options = _options(argv)
     if options.model:
-        print(report())
+        print(expert_host.report(), expert_scale.report(), sep="\n\n")
         return 0
     try:
         figures = _measure(options)
@@ -56,7 +56,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", action="store_true", help="print the model of EP16, 32 and 64 over EFA and ConnectX-7, and end")
+    add(
+        "--model",
+        action="store_true",
+        help="print models of EP4 and 8 over NVLink, and of EP16 to 64 over EFA and ConnectX-7",
+    )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: all else goes to the benchmark of the kernels")
     add("--ranks", type=number, default=2, metavar="N", help="rank processes")
     add("--tokens", type=numbers, default="1,8,32,128", metavar="T,...", help="tokens of a rank in a step")

@@ -27,7 +27,7 @@ PAUSE_S = 0.001
 
 
 def take_memory(regions: Regions, device: torch.device = CPU) -> torch.Tensor:
-    """uint8 on `device`: inbox, then outbox, not initialised, and nothing that was begun before writes to it any more."""
+    """uint8 on `device`: inbox, then outbox, not initialised; nothing that was begun before will write to it."""
     memory = torch.empty(regions.total_bytes, dtype=torch.uint8, device=device)
     if device.type == "cuda":
         # Peers write past every stream of ours, so also past a kernel for which the memory was something else.
