@@ -199,6 +199,9 @@ class ReferenceEngine:
         if fresh:
             self._cache.clear(fresh)
         events: list[EngineEvent] = [*schedule.seated]
+        if schedule.seated and (cleared := self._cache.mark()):
+            # Whoever hears of seats writes to them past the device's stream, where they may wait to be cleared yet.
+            cleared()
         if not schedule.rows:
             return events
         try:

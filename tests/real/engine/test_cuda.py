@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine_shim.core.staging import Chunk, StagedPlan
-from engine_shim.engine.port import Prefilled, Prefilling, Purpose, SamplingParams, SequenceRequest, TokensOut
+from engine_shim.engine.port import Prefilled, Prefilling, Purpose, SamplingParams, Seated, SequenceRequest, TokensOut
 from engine_shim.engine.reference.engine import ReferenceEngine
 from engine_shim.engine.reference.opening import open_engine
 from engine_shim.engine.reference.settings import ReferenceSettings
@@ -122,6 +122,22 @@ def lose_the_gpu(link: Connection) -> None:
         except RuntimeError as error:
             told.append(type(error).__name__)
     link.send(told)
+
+
+def test_seats_are_clear_before_anybody_hears_of_them() -> None:
+    """Whoever hears of them writes at once, on a stream of its own as a network card would."""
+    engine = engine_on("cuda", prefix_cache=False)
+    engine._cache.tensor.fill_(1)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)  # the device's stream is busy
+    engine.add(SequenceRequest("d", PROMPTS[3], SamplingParams(max_tokens=2), Purpose.RECEIVE))
+    (seated,) = engine.step()
+    assert isinstance(seated, Seated)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):
+        engine._cache.tensor.fill_(2)
+    torch.cuda.synchronize()
+    assert bool((engine._cache.tensor == 2).all())
 
 
 def test_columns_of_a_copy_lie_where_no_kernel_of_the_engine_has_yet_to_write() -> None:
