@@ -70,8 +70,9 @@ class FabricTransport:
         while missing := self._group.missing(number):
             # Who has seen all of us may put already, while we still wait for others.
             self._early += self._group.poll()
-            if self._group.gone or time.monotonic() > ends_at:
-                raise RankGone(f"Expert ranks {sorted(missing)} did not connect; start the ranks again.")
+            gone = self._group.gone
+            if gone or time.monotonic() > ends_at:
+                raise RankGone(f"Expert ranks {sorted(gone or missing)} did not connect; start the ranks again.")
             time.sleep(PAUSE_S)
 
     def scatter(self, puts: Sequence[Put]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Thread
 
 import pytest
@@ -12,6 +13,7 @@ from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertShape
 from engine_shim.experts.signal import Signal
 from engine_shim.experts.transport import Put
+from engine_shim.fabric.group import FabricGroup
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
 from router.contract.errors import RankGone
 
@@ -55,3 +57,22 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     second._group.arrive()
     with pytest.raises(RankGone, match=r"\[2\] did not connect"):
         first.connect(cards, wait_for_s=0.05)
+
+
+def test_a_rank_that_is_dead_already_is_not_waited_for() -> None:
+    first, _second, _third = ranks = three()
+    cards = {rank: transport.card() for rank, transport in enumerate(ranks)}
+    first._group.gone.add(2)
+    began = time.monotonic()
+    with pytest.raises(RankGone, match=r"\[2\] did not connect"):
+        first.connect(cards, wait_for_s=60.0)
+    assert time.monotonic() - began < 10
+
+
+def test_closing_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    first, _second, _third = three()
+    monkeypatch.setattr(FabricGroup, "close", lambda group: closed.append(group.rank))
+    first.close()
+    first.close()
+    assert closed == [0]

@@ -131,8 +131,9 @@ def test_token_counts_that_cannot_be_are_refused_and_told(num_tokens: int) -> No
 
 
 def test_a_refusal_of_later_epochs_does_not_end_this_one() -> None:
-    table = Table()
+    table, looks = Table(), iter(range(100))
     table.others[1].transport.scatter([Put(0, 0, 0, 0, Signal(2, Phase.REFUSED, culprit=1))])
+    table.go = lambda: table.nobody() if next(looks) < 9 else table.everybody()
     flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
     table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers)
     assert torch.equal(table.group.combine_receive(flight)[1], X[1])
@@ -173,6 +174,37 @@ def test_what_has_landed_when_a_rank_that_was_stopped_looks_again_counts() -> No
 
     table.go = stopped
     assert table.group.dispatch_receive(flight).target.expert_counts.tolist() == [1, 0]
+
+
+def test_nothing_is_kept_of_flights_that_are_over() -> None:
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers)
+    table.group.combine_receive(flight)
+    landings = table.group._exchange.landings
+    assert (landings.over, landings._parts, landings._complete) == (1, {}, {})
+
+
+def test_a_rank_that_is_known_to_be_dead_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalTransport, "gone", frozenset({2}))
+    table = Table(deadline_s=1000.0)
+    table.go = table.nobody
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    with pytest.raises(RankGone, match="counts: 1 of 3 ranks had come, and rank 2 had not"):
+        table.group.dispatch_receive(flight)
+    assert table.now_s < 1
+    assert refusals(table) == {(0, 1, 2)}
+    assert not {one.phase for _, one in table.others[2].transport.poll()} & {Phase.REFUSED}, "nobody tells the dead"
+
+
+def test_who_has_its_sums_stays_until_its_answers_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = iter([frozenset({1}), frozenset({1, 2}), frozenset({2}), frozenset()])
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers)
+    monkeypatch.setattr(LocalTransport, "busy", property(lambda _: next(left)))
+    table.group.combine_receive(flight)
+    assert list(left) == []
 
 
 def refusals(table: Table) -> set[tuple[int, int, int]]:
@@ -303,6 +335,15 @@ def test_masked_ranks_are_neither_written_nor_awaited() -> None:
 
     assert torch.equal(y, torch.stack((X[0] * 2, torch.zeros(8)))), "only expert 0 answers"
     assert (table.others[1].transport.inbox == 0xFF).all()
+
+
+def test_who_has_given_up_says_so_once() -> None:
+    table = Table()
+    with pytest.raises(BadRequest):
+        table.group.dispatch_send(X[:, :7], TOPK, WEIGHTS)
+    assert refusals(table) == {(0, 1, 0)}
+    table.group.close()
+    assert refusals(table) == set()
 
 
 def test_closing_tells_the_others_and_may_be_repeated() -> None:

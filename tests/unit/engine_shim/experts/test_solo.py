@@ -16,7 +16,8 @@ from tests.support.expert_worlds import answers_of, same_rows
 @pytest.mark.parametrize("tokens", [0, 1, 16])
 def test_one_rank_gives_what_the_reference_gives(numerics: ExpertNumerics, choose, tokens: int) -> None:
     shape = replace(SMALL, num_ranks=1, numerics=numerics, expert_align=4)
-    step = StepCase("", shape, (tokens,), choose).step()
+    # In float32, which shows the one rounding of the de-duplicated partial sum.
+    step = StepCase("", shape, (tokens,), choose, torch.float32).step()
     solo = SoloExperts(shape)
 
     flight = solo.dispatch_send(step[0].x, step[0].topk, step[0].weights)
@@ -25,7 +26,7 @@ def test_one_rank_gives_what_the_reference_gives(numerics: ExpertNumerics, choos
     solo.combine_send(flight, answers)
 
     assert same_rows(found, reference_dispatch(step, shape)[0])
-    assert torch.equal(solo.combine_receive(flight), reference_combine([answers], step, shape, torch.bfloat16)[0])
+    assert torch.equal(solo.combine_receive(flight), reference_combine([answers], step, shape, torch.float32)[0])
 
 
 @pytest.mark.parametrize(("rows", "width", "num_tokens"), [(3, 0, None), (4, 1, None), (4, 0, 5), (4, 0, -1)])

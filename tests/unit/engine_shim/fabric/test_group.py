@@ -38,7 +38,7 @@ def ranks() -> Ranks:
 
 def test_every_rank_gets_its_slice_and_then_the_tag(ranks: Ranks) -> None:
     ranks.groups[0].scatter([Slice(1, 0, 4, 3, b"one"), Slice(2, 8, 0, 0, b"two")])
-    assert ranks.groups[0].busy
+    assert ranks.groups[0].busy == {1}
     assert ranks.poll(1, 2) == [[(0, b"one")], [(0, b"two")]]
     assert ranks.memory[1].raw[:8] == b"BBBBAAAB"
     assert ranks.memory[2].raw == b"C" * SIZE
@@ -68,6 +68,14 @@ def test_tags_are_not_taken_for_arrivals(ranks: Ranks) -> None:
     ranks.groups[1].arrive()
     assert ranks.poll(0) == [[(1, b"x" * 16)]]
     assert ranks.groups[0].missing(1) == {2}
+
+
+def test_a_rank_that_dies_while_a_slice_is_on_its_way_is_known(ranks: Ranks) -> None:
+    ranks.groups[0].scatter([Slice(1, 0, 0, 4, b"one")])
+    ranks.groups[1].close()
+    ranks.poll(0)
+    assert ranks.groups[0].gone == {1}
+    assert not ranks.groups[0].busy
 
 
 def test_a_dead_rank_is_known_and_the_others_are_served(ranks: Ranks) -> None:

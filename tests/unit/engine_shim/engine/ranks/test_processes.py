@@ -58,6 +58,15 @@ def test_it_fails_requests_when_it_comes_later() -> None:
         ranks.ensure()
 
 
+def test_a_group_that_begins_again_is_counted() -> None:
+    ranks = Scripted((JOINING, READY), (JOINING, READY))
+    ranks.start()
+    assert not ranks.ensure()
+    ranks.theirs[0].close()
+    assert ranks.ensure()
+    assert ranks.num_restarts == 1
+
+
 def test_a_step_that_fails_says_so() -> None:
     ranks = Scripted((JOINING, READY, Failed("Rank 1 did not come.", by_setup=False)))
     ranks.start()
