@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from engine_shim.bench.experts_nvlink_rank import leaving_bytes, make_inputs
+from engine_shim.bench import experts_nvlink_rank
+from engine_shim.bench.experts_nvlink_rank import are_right, leaving_bytes, make_inputs
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape
 
 SHAPE = ExpertShape(num_ranks=2, num_experts=8, top_k=3, hidden_size=128, max_tokens=64)
@@ -36,3 +38,14 @@ def test_inputs_are_a_function_of_rank_and_step() -> None:
     first, again = (make_inputs(SHAPE, "uniform", 1, 2, cpu) for _ in range(2))
     assert first.x.equal(again.x) and first.topk.equal(again.topk)
     assert not first.x.equal(make_inputs(SHAPE, "uniform", 0, 2, cpu).x)
+
+
+@pytest.mark.parametrize(("errors", "right"), [([0.0, 0.01], True), ([0.01, 0.5], False), ([0.01, math.nan], False)])
+def test_errors_are_small_numbers(errors: list[float], right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_nvlink_rank, "slowest", lambda own: own)
+    assert are_right(errors) is right
+
+
+def test_what_is_wrong_on_another_rank_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_nvlink_rank, "slowest", lambda _own: [1.0])
+    assert not are_right([0.0])
