@@ -1,6 +1,7 @@
 """Waiting, and how it ends: rank 0 is a group, the others are moved by hand whenever it pauses."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -145,12 +146,18 @@ def test_a_refusal_of_later_epochs_does_not_end_this_one() -> None:
         (torch.zeros(5, 8), torch.zeros(5, 2, dtype=torch.int64), torch.zeros(5, 2)),
         (torch.zeros(2, 7), TOPK, WEIGHTS),
         (X, torch.tensor([[0, 6], [1, 1]]), WEIGHTS),
+        (X, TOPK, WEIGHTS[:, :1]),
+        (X, TOPK.float(), WEIGHTS),
     ],
-    ids=["too many tokens", "another width", "no such expert"],
+    ids=["too many tokens", "another width", "no such expert", "a weight for each token", "no integers"],
 )
-def test_what_does_not_fit_is_refused_before_a_byte_leaves(given: tuple[torch.Tensor, ...]) -> None:
+@pytest.mark.parametrize("masked", [frozenset(), frozenset({2})], ids=["all", "one masked"])
+def test_what_does_not_fit_is_refused_before_a_byte_leaves(
+    given: tuple[torch.Tensor, ...], masked: frozenset[int]
+) -> None:
     table = Table()
     table.go = table.nobody
+    table.group.mask(masked)
 
     with pytest.raises(BadRequest):
         table.group.dispatch_send(*given)
@@ -160,6 +167,17 @@ def test_what_does_not_fit_is_refused_before_a_byte_leaves(given: tuple[torch.Te
     assert (table.others[1].transport.inbox == 0xFF).all()
     told = {(source, signal.phase) for source, signal in table.others[1].transport.poll()}
     assert told == {(0, Phase.REFUSED)}
+
+
+def test_a_long_wait_leaves_the_processor_to_others() -> None:
+    table, paused = Table(deadline_s=5.0), []
+    table.group._waiting = replace(table.group._waiting, pause=paused.append)
+    table.go = lambda: None
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    with pytest.raises(RankGone):
+        table.group.dispatch_receive(flight)
+    assert len(paused) > 100
+    assert table.group.stats.num_steps == 1
 
 
 def test_what_has_landed_when_a_rank_that_was_stopped_looks_again_counts() -> None:
