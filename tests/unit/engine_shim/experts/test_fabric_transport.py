@@ -13,7 +13,7 @@ from engine_shim.experts.regions import plan_regions
 from engine_shim.experts.shape import ExpertShape
 from engine_shim.experts.signal import Signal
 from engine_shim.experts.transport import Put
-from engine_shim.fabric.group import FabricGroup
+from engine_shim.fabric.group import FabricGroup, Slice
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
 from router.contract.errors import RankGone
 
@@ -67,6 +67,15 @@ def test_a_rank_that_is_dead_already_is_not_waited_for() -> None:
     with pytest.raises(RankGone, match=r"\[2\] did not connect"):
         first.connect(cards, wait_for_s=60.0)
     assert time.monotonic() - began < 10
+
+
+def test_notices_that_are_no_signals_are_nothing() -> None:
+    first, second, _third = ranks = three()
+    cards = {rank: transport.card() for rank, transport in enumerate(ranks)}
+    second._group.connect(cards)
+    first._group.connect(cards)
+    second._group.scatter([Slice(0, 0, 0, 0, b"odd"), Slice(0, 0, 0, 0, Signal(1, Phase.COUNTS).encode())])
+    assert first.poll() == [(1, Signal(1, Phase.COUNTS))]
 
 
 def test_closing_may_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

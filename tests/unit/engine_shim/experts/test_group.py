@@ -225,6 +225,16 @@ def test_who_has_its_sums_stays_until_its_answers_have_arrived(monkeypatch: pyte
     assert list(left) == []
 
 
+def test_nobody_stays_for_longer_than_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table()
+    flight = table.group.dispatch_send(X, TOPK, WEIGHTS)
+    table.group.combine_send(flight, table.group.dispatch_receive(flight).rows.numbers)
+    monkeypatch.setattr(LocalTransport, "busy", frozenset({1}))
+    began_s = table.now_s
+    table.group.combine_receive(flight)
+    assert 1.0 < table.now_s - began_s < 1.2
+
+
 def refusals(table: Table) -> set[tuple[int, int, int]]:
     """Of rank 0, as rank 1 sees them: epoch and culprit of each, and from whom."""
     table.nobody()
