@@ -43,3 +43,7 @@ class RetryBudget:
             return False
         self._tokens -= 1.0
         return True
+
+    def give_back(self) -> None:
+        """A retry that was paid for has not gone."""
+        self._tokens += 1.0

@@ -151,8 +151,10 @@ class Attempts(Facts):
             self.adopt(self.rival)
         else:
             self._place()
-        if self.attempts != ended:  # else nobody was there to try it on, and the request has ended with this attempt
+        if self.attempts != ended:
             self.router.clerk.put((self.request_id, ended, code))
+        else:  # nobody was there to try it on, and the request has ended with this attempt
+            self.router.retries.give_back()
 
     def hedge(self) -> None:
         """A second attempt runs beside the first, if another prefill is there and the budget allows it.

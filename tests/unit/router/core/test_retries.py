@@ -41,3 +41,10 @@ def test_a_clock_that_stands_still_adds_no_floor():
     budget.accrue(0, 5.0)
     budget.accrue(0, 4.0)
     assert not budget.take()
+
+
+def test_what_has_not_gone_may_go_later():
+    budget = RetryBudget(0.2, 1.0, 0.0)
+    assert spend(budget) == HORIZON_S
+    budget.give_back()
+    assert spend(budget) == 1

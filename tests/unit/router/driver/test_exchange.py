@@ -65,7 +65,7 @@ async def test_a_whole_answer_is_delivered(scene):
 
 async def test_a_lost_leg_is_tried_elsewhere_and_the_first_failure_is_the_answer(scene):
     s = scene(seen=(prefill("p0"), decode("d0"), decode("d1")), attempts=5)
-    first = s.of(DecodeLeg)[-1]
+    first, paid = s.of(DecodeLeg)[-1], s.router.retries.tokens
     first.on_unreachable("refused")
     assert s.exchange.attempts == 2 and len(s.legs) == 4
     assert s.legs[0].cancelled, "prefill of the first attempt is stopped"
@@ -74,6 +74,7 @@ async def test_a_lost_leg_is_tried_elsewhere_and_the_first_failure_is_the_answer
     assert s.client.refused.code == "decode_unreachable" and "again" in s.client.refused.message
     assert s.finish().outcome is Outcome.FAILED
     assert s.books.retries == ["decode_unreachable"], "the second one found nobody to be tried again on"
+    assert s.router.retries.tokens == pytest.approx(paid - 1, abs=0.3), "and costs nothing of the budget"
 
 
 async def test_an_engines_refusal_is_final(scene):
