@@ -75,4 +75,6 @@ def _tool_call(index: int, call: dict[str, Any]) -> dict[str, Any]:
         raise BadRequest(
             f"messages[{index}].tool_calls has arguments that are not JSON ({error}).", param=PARAM
         ) from error
+    except RecursionError as error:
+        raise BadRequest(f"messages[{index}].tool_calls has arguments nested too deeply.", param=PARAM) from error
     return {**call, "function": {**function, "arguments": arguments}}

@@ -98,6 +98,8 @@ class ChatTemplate:
             text = self._template.render({"documents": None, **names})
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise BadRequest(f"The model's chat template refuses these messages: {error}.", param="messages") from error
+        except RecursionError as error:  # what a template shows as JSON
+            raise BadRequest("The messages or tools are nested too deeply.", param="messages") from error
         return _cut_at_mark(text) if continue_final_message else text
 
 

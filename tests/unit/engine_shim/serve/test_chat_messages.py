@@ -55,6 +55,7 @@ def test_arguments_may_be_empty_or_objects_already(arguments, expected):
         ({"role": "assistant", "tool_calls": "x"}, "list of objects"),
         ({"role": "assistant", "tool_calls": [3]}, "list of objects"),
         ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}, "not JSON"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 9000}}]}, "too deeply"),
     ],
 )
 def test_what_no_template_can_read_is_a_bad_request(message, complaint):

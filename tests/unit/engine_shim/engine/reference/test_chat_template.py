@@ -24,6 +24,14 @@ def test_tojson_escapes_neither_html_nor_unicode_and_keeps_order():
     assert ChatTemplate("{{ tools | tojson }}", {}).render(HI, tools=[{"b": "<é>", "a": 1}]) == '[{"b": "<é>", "a": 1}]'
 
 
+def test_what_is_nested_too_deeply_is_a_bad_request():
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(BadRequest, match="too deeply"):
+        ChatTemplate("{{ tools | tojson }}", {}).render(HI, tools=[deep])
+
+
 def test_strftime_now_formats_a_year():
     assert ChatTemplate("{{ strftime_now('%Y') }}", {}).render(HI).isdigit()
 
