@@ -1,7 +1,8 @@
 """Hook: inference requests are taken out of uvicorn's HTTP protocol before it makes ASGI of them.
 
-The plain case (POST, HTTP/1.1, Content-Length within the limit, nothing pipelined before it) is carried by callbacks
-from socket to socket. Everything else goes the ordinary way, where `front` carries the same exchange behind ASGI.
+The plain case (POST, HTTP/1.1, Content-Length within the limit, nothing pipelined before it, earlier answers taken) is
+carried by callbacks from socket to socket. Everything else goes the ordinary way, where `front` carries the same
+exchange behind ASGI.
 
 While a hooked request runs, its HookClient stands where uvicorn keeps the running cycle, so uvicorn's own rules for
 pipelining, disconnects and shutdown hold for it. What is leant on of uvicorn 0.54 (`cycle` and its attributes, `url`,
@@ -61,7 +62,9 @@ class HookProtocol(DoorProtocol):
     def start_request(self) -> None:
         """Take the request if it is a plain one; see the module's docstring."""
         endpoint = HOT_PATHS.get(self.url)
-        if endpoint is not None and (self.cycle is None or self.cycle.response_complete):
+        # ASGI waits with its answer until the client has taken earlier ones.
+        free = (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
+        if endpoint is not None and free:
             headers, parser = dict(self.headers), self.parser
             keep_alive = parser.should_keep_alive()
             # Without a Connection header only HTTP/1.1 keeps a connection; asking for the version costs more.
@@ -121,11 +124,10 @@ class HookProtocol(DoorProtocol):
             self._idle.add(self)
             return
         if not client.keep_alive:
-            self.transport.close()
+            self.close()
         self.on_response_complete()
 
     def on_due(self, now: float) -> None:
         """The connection has been idle for too long."""
         self._idle.discard(self)
-        if not self.transport.is_closing():
-            self.transport.close()
+        self.timeout_keep_alive_handler()

@@ -45,6 +45,7 @@ class DoorProtocol(HttpToolsProtocol):
         self._refusal: TandemError | None = None
         """Why the request that is arriving, and with it the connection, is refused."""
         self._arrival: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The first request's time to arrive starts here."""
@@ -54,6 +55,7 @@ class DoorProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """No request is awaited any more, and nothing keeps this object alive."""
         self.end_arrival()
+        self._end_stall()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn leaves its timer to a connection that was reset
 
@@ -155,7 +157,7 @@ class DoorProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_trailers and self.cycle.response_complete:
-            self.transport.close()
+            self.close()
             return
         body, request_id = envelope(error), name_of(dict(self.headers or ()), self.door.router)
         headers = [*problem_headers(error), (b"x-request-id", request_id.encode("ascii"))]
@@ -164,7 +166,7 @@ class DoorProtocol(HttpToolsProtocol):
             b"%b%bcontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (status_line(error.http_status), lines, len(body), body)
         )
-        self.transport.close()
+        self.close()
 
     def await_arrival(self) -> None:
         """A request that has begun, or a first one, must be whole before the time for arriving is up."""
@@ -180,9 +182,53 @@ class DoorProtocol(HttpToolsProtocol):
     def _on_late(self) -> None:
         self._arrival = None
         if not self._in_head and self.cycle is not None and self.cycle.response_complete:
-            self.transport.close()  # it goes on sending what has been refused
+            self.close()  # it goes on sending what has been refused
             return
         self.refuse_connection(RequestTimeout("The request did not arrive in time; send it again."))
+
+    # What is sent must be taken, whether or not anything of the request still runs.
+
+    def close(self) -> None:
+        """Closed once the client has what it was sent, or takes nothing more."""
+        self.transport.close()
+        if self._unsent_bytes():
+            self._await_taking()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request has come; see `close`."""
+        if not self.transport.is_closing():
+            self.close()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        super().pause_writing()
+        self._await_taking()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        self._end_stall()
+
+    def _await_taking(self) -> None:
+        """A client that takes nothing for as long as it may is gone."""
+        if self._stall is None:
+            stalled_s = self.door.router.deadlines.stalled_s
+            self._stall = self.loop.call_later(stalled_s, self._check_taking, self._unsent_bytes())
+
+    def _check_taking(self, before_bytes: int) -> None:
+        self._stall = None
+        if self._unsent_bytes() >= before_bytes:
+            self.transport.abort()
+        else:
+            self._await_taking()
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
 
 
 _LARGEST_READ_BYTES = 256 * 1024

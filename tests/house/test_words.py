@@ -18,8 +18,9 @@ GIVEN_IN = {
     "engine_shim/serve/routes.py": frozenset({"data"}),
     "engine_shim/fabric/gather_cuda.py": frozenset({"data_ptr"}),
     "engine_shim/engine/vllm/memory.py": frozenset({"data_ptr"}),
+    "router/api/protocol.py": frozenset({"timeout_keep_alive_handler"}),
 }
-"""The same for one file: OpenAI's list envelope, and what Triton and torch ask of memory."""
+"""The same for one file: OpenAI's list envelope, what Triton and torch ask of memory, what uvicorn's timer calls."""
 SETTLED = frozenset({"data_path", "DATA_PATHS"})
 """The setting `data_path` names the way that the bytes of an answer take, which is what everybody calls it."""
 

@@ -11,6 +11,7 @@ class KeptTransport:
         self.closed = False
         self.aborted = False
         self.paused = False
+        self.unsent_bytes = 0
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)}.get(name, default)
@@ -33,6 +34,9 @@ class KeptTransport:
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
 
     def set_write_buffer_limits(self, **limits: int) -> None:
         pass

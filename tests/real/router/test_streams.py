@@ -1,5 +1,7 @@
 """Streams arrive byte for byte, event by event, and no faster than the client takes them."""
 
+import asyncio
+
 import pytest
 
 from router.bench.mock_connection import DONE
@@ -104,3 +106,16 @@ async def test_a_client_that_takes_nothing_is_given_up(data_path):
         assert r.decode.seen[0].aborted
         assert 'tandem_cancels_total{phase="stream"} 1.0' in (await r.client.get("/metrics")).text
         wire.cut()
+
+
+async def test_a_client_that_asks_on_and_takes_no_answer_costs_no_memory_and_is_given_up(data_path):
+    async with rig(data_path=data_path, stalled_s=0.5) as r:
+        r.behave(r.decode, answer=b'"%b"' % (b"x" * 900_000))
+        wire = await Wire.to(r.port)
+        wire.writer.transport.pause_reading()
+        async with asyncio.timeout(20):
+            while not wire.writer.transport.is_closing():
+                wire.send(post(PATH, BODY))
+                await asyncio.sleep(0.02)
+                assert len(r.decode.seen) < 30, "what it does not take is in the buffers of sockets"
+        await r.come_to_rest()

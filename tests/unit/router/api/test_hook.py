@@ -16,6 +16,7 @@ from router.api.gate import Gate
 from router.api.hook import HookProtocol
 from router.api.keys import Keyring
 from router.core.intake import Endpoint
+from router.core.timing import Deadlines
 from tests.support.transports import KeptTransport
 
 
@@ -26,7 +27,7 @@ class Door:
 
     def __init__(self):
         self.entered = []
-        self.router = SimpleNamespace(idle=set())
+        self.router = SimpleNamespace(idle=set(), deadlines=Deadlines())
 
     def enter(self, client, endpoint, headers, body, caller=""):
         self.entered.append((client, endpoint, headers, body))
@@ -114,6 +115,19 @@ async def test_a_request_behind_a_running_one_waits_its_turn(made):
     made.end_hooked(client)
     await asyncio.gather(*made.tasks)
     assert made.calls == ["/v1/models"]
+
+
+async def test_a_request_of_a_client_that_has_not_taken_the_last_answer_is_uvicorns(made):
+    made.data_received(post())
+    ((client, *_),) = made.door.entered
+    made.pause_writing()
+    client.response_complete = True
+    made.end_hooked(client)
+    made.data_received(post())
+    assert len(made.door.entered) == 1 and not made.calls
+    made.resume_writing()
+    await asyncio.gather(*made.tasks)
+    assert made.calls == ["/v1/chat/completions"]
 
 
 async def test_between_requests_the_keep_alive_runs(made):

@@ -8,6 +8,7 @@ from uvicorn.server import ServerState
 from router.api.door import DoorLimits
 from router.api.front import ABORT_EXTENSION
 from router.api.protocol import DoorProtocol
+from router.core.timing import Deadlines
 from tests.support.transports import KeptTransport
 
 
@@ -15,6 +16,8 @@ class Door:
     limits = DoorLimits(max_head_bytes=1000, arrival_s=0.02)
 
     class router:  # noqa: N801 - an attribute of Door
+        deadlines = Deadlines(stalled_s=0.02)
+
         @staticmethod
         def mint():
             return "req-1"
@@ -207,3 +210,37 @@ async def test_a_refused_connection_names_its_request(made, raw, name):
     while not made.transport.closed:
         await asyncio.sleep(0.005)
     assert b"\r\nx-request-id: %b\r\n" % name in made.transport.written
+
+
+async def test_a_client_that_takes_nothing_is_given_up_though_it_has_been_answered(made):
+    made.transport.unsent_bytes = 70_000
+    made.pause_writing()
+    await asyncio.sleep(0.1)
+    assert made.transport.aborted
+
+
+async def test_a_client_that_takes_its_answer_slowly_is_waited_for(made):
+    made.transport.unsent_bytes = 70_000
+    made.pause_writing()
+    for _ in range(5):
+        made.transport.unsent_bytes -= 1000
+        made._stall.cancel()
+        made._check_taking(made.transport.unsent_bytes + 1000)
+    made.resume_writing()
+    assert made._stall is None and not made.transport.aborted
+
+
+async def test_a_connection_closes_when_its_answer_has_been_taken_or_is_not(made):
+    made.transport.unsent_bytes = 5
+    made.timeout_keep_alive_handler()
+    assert made.transport.closed and not made.transport.aborted
+    made.timeout_keep_alive_handler()
+    await asyncio.sleep(0.1)
+    assert made.transport.aborted
+
+
+async def test_nothing_is_awaited_of_a_connection_that_is_gone(made):
+    made.transport.unsent_bytes = 5
+    made.close()
+    made.connection_lost(None)
+    assert made._stall is None
