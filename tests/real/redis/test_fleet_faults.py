@@ -35,6 +35,32 @@ async def test_a_restarted_server_is_filled_again_by_heartbeats_that_register(na
         await client.aclose()
 
 
+@pytest.mark.parametrize("takes_no_writes", ["full", "replica", "too few replicas"])
+async def test_leases_that_a_server_does_not_let_renew_tell_nothing_of_their_owners(
+    takes_no_writes: str, namespace: str
+) -> None:
+    with EmbeddedStore(arguments=("--maxmemory-policy", "noeviction")) as store:
+        client = connect(store.url)
+        fleet = FleetStore(client, namespace)
+        await fleet.register(an_instance("p0"), 0.2)
+        await fleet.register(an_instance("d0"), 60.0)
+        if takes_no_writes == "full":
+            await client.config_set("maxmemory", "1")
+        elif takes_no_writes == "replica":
+            await client.replicaof("127.0.0.1", 1)
+        else:
+            await client.config_set("min-replicas-to-write", "1")
+        await asyncio.sleep(0.3)
+        for _ in range(2):
+            with pytest.raises(StoreDown):
+                await fleet.snapshot()
+        await client.config_set("maxmemory", "0")
+        await client.config_set("min-replicas-to-write", "0")
+        await client.replicaof("NO", "ONE")
+        assert [record.instance.instance_id for record in await fleet.snapshot()] == ["d0"]
+        await client.aclose()
+
+
 async def test_an_epoch_grows_over_a_server_that_has_lost_everything(namespace: str) -> None:
     with EmbeddedStore() as store:
         client = connect(store.url)
