@@ -61,8 +61,11 @@ def _print_checked(settings: Settings) -> None:
     from router.api.security import build_security  # noqa: PLC0415 - see _serve
     from router.discovery.listings import listings_of  # noqa: PLC0415
     from router.schemas import effective  # noqa: PLC0415
+    from router.store.connection import connect  # noqa: PLC0415
 
     build_security(settings)
+    if settings.store:
+        connect(settings.store)
     listed = [asdict(entry) for listing in listings_of(settings) for entry in listing.entries()]
     print(json.dumps({"settings": effective(settings), "engines": listed}, indent=2))  # noqa: T201
 

@@ -40,7 +40,10 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> StoreClient:
     Raises:
         BadSettings: the URL is none of these.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:  # its text may hold the password
+        raise BadSettings("The store URL names no host that can be read; write redis://HOST:PORT.") from error
     if scheme not in SCHEMES:
         raise BadSettings(f"The store URL {shown(url)!r} must start with {', '.join(SCHEMES)} and ://.")
     try:
@@ -57,7 +60,8 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> StoreClient:
             retry=Retry(NoBackoff(), 1),
             protocol=2,
         )
-    except (ValueError, TypeError, RedisClusterException) as error:
+        pool.connection_class(**pool.connection_kwargs)  # else the first command finds out what cannot be used
+    except (ValueError, TypeError, RedisError, RedisClusterException) as error:
         raise BadSettings(f"The store URL {shown(url)!r} cannot be used: {error}.") from error
     return Redis.from_pool(pool)
 

@@ -71,6 +71,11 @@ def test_check_config_ends_with_2_for_a_bad_fleet_file(served, capsys, tmp_path,
     assert "fleet file" in capsys.readouterr().err and not served
 
 
+def test_check_config_ends_with_2_for_a_store_that_cannot_be_one(served, capsys):
+    assert module.main(["--check-config", "--store", "http://x"]) == 2
+    assert "store URL" in capsys.readouterr().err and not served
+
+
 @pytest.mark.parametrize(("flags", "key"), [(["--print-schema"], "port"), (["--print-schema", "fleet"], "engines")])
 def test_schemas_are_printed(served, capsys, flags, key):
     assert module.main(flags) == 0

@@ -10,7 +10,11 @@ from router.store.connection import connect, reconnect, shown, store_errors
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:6379", "http://localhost", "redis://host:port", "redis://host/x?timeout=a", "redis+sentinel://s1"],
+    [
+        *("", "localhost:6379", "http://localhost", "redis://host:port", "redis://host/x?timeout=a"),
+        *("redis+sentinel://s1", "redis://[::1", "redis+cluster://[::1", "redis://host?nonsense=1"),
+        "rediss://host?ssl_cert_reqs=nonsense",
+    ],
 )
 def test_an_url_that_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(BadSettings):
@@ -20,6 +24,9 @@ def test_an_url_that_is_no_store_is_refused(url: str) -> None:
 def test_a_refusal_never_shows_the_password() -> None:
     with pytest.raises(BadSettings) as refusal:
         connect("http://user:secret@host:6379/0")
+    assert "secret" not in refusal.value.message
+    with pytest.raises(BadSettings) as refusal:
+        connect("redis://user:secret@\u2100:6379/0")
     assert "secret" not in refusal.value.message
     assert shown("rediss://user:secret@host:6380/2?x=secret") == "rediss://host:6380/2"
 
