@@ -125,7 +125,7 @@ class Caller:
                     failed = HandshakeFailed(f"Nobody listens at {address}; {engine_id} has ended.")
                     return Answer(Call.REFUSED, error=failed)
                 return _silent(f"No connection to {engine_id} at {address}.")
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 why = type(error).__name__
                 return _silent(f"The side channel of {engine_id} at {address} does not answer ({why}).")
 

@@ -31,6 +31,7 @@ from engine_shim.driver.recall_calls import PATH, Kept, Wanted
 from engine_shim.driver.stream import Stream
 from engine_shim.engine.port import EngineRunner, SamplingParams, SequenceRequest
 from router.contract.errors import TandemError, TransferFailed
+from router.contract.hosts import authority
 from router.contract.ids import TransferId
 from router.contract.instance import Mode
 from router.contract.seal import RECALL, SEAL_HEADER, Seal
@@ -110,11 +111,12 @@ class Recall:
         body = msgspec.json.encode(wanted)
         headers = {SEAL_HEADER: self._seal.header(RECALL, body)}
         try:
-            reply = await self._client.post(f"http://{keeper.host}:{keeper.port}{PATH}", content=body, headers=headers)
+            where = authority(keeper.host, keeper.port)
+            reply = await self._client.post(f"http://{where}{PATH}", content=body, headers=headers)
             if reply.status_code != httpx.codes.OK:
                 raise TransferFailed(f"{keeper.engine_id} gives no KV back (status {reply.status_code}).")
             return msgspec.json.decode(reply.content, type=Kept)
-        except (httpx.HTTPError, msgspec.DecodeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
             raise TransferFailed(f"{keeper.engine_id} gives no KV back ({type(error).__name__}).") from error
 
     # The keeper's side.

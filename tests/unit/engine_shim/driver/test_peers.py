@@ -97,6 +97,11 @@ async def test_nobody_at_the_address_is_a_failed_handshake(meeting: Meeting) -> 
         await meeting.ours.ensure(meeting.theirs.card.engine_id, Address("127.0.0.1", 1))
 
 
+async def test_an_address_that_is_none_is_a_handshake_that_failed(meeting: Meeting) -> None:
+    with pytest.raises(HandshakeFailed, match="InvalidURL"):
+        await meeting.ours.ensure(EngineId("p9@1"), Address("no\0host", 1))
+
+
 async def test_who_holds_another_key_is_not_let_in_and_learns_nothing(meeting: Meeting) -> None:
     ours = meeting.ours
     stranger = Peers(ours.card, ours._writer, Caller(Seal("x" * 32)), FateDesk(FateClocks()))

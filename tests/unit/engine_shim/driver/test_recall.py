@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from threading import Semaphore
 
+import httpx
 import pytest
 
 from engine_shim.core.fates import Call
@@ -109,6 +110,19 @@ async def test_a_keeper_that_is_gone_costs_nothing_but_the_computing(couple: Tur
     couple.site.calls["another@1"] = Call.ANOTHER
     await couple.finish(couple.ask("req-2.1", replace(couple.keeper, engine_id=EngineId("another@1"))))
     assert couple.recall.results == {"failed": 2}
+
+
+@pytest.mark.parametrize(("host", "asked"), [("fd00::1", ["fd00::1"]), ("k0", ["k0"]), ("no\0host", [])])
+async def test_a_keeper_is_asked_at_its_address_whatever_that_is(couple: Turns, host: str, asked: list[str]) -> None:
+    hosts: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        hosts.append(request.url.host)
+        return httpx.Response(404)
+
+    couple.recall._client = httpx.AsyncClient(transport=httpx.MockTransport(refuse))
+    await couple.finish(couple.ask(keeper=replace(couple.keeper, host=host)))
+    assert (hosts, couple.recall.results) == (asked, {"failed": 1})
 
 
 @pytest.mark.parametrize("couple", [RecallRules(8, 0.2)], indirect=True)
