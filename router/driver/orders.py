@@ -3,7 +3,8 @@
     drain ID    instance ID gets no new work, until it is undrained, whatever starts at its address meanwhile
     mode        requests are placed in this mode instead of the configured one
 
-An order is in force here at once. While the shared place does not answer, it is kept here and written when it does.
+An order is in force here at once. While the shared place does not answer, it is kept here and written when it does; a
+place that has lost its memory is told again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class OrderPlace(Protocol):
     async def give(self, name: str, value: str) -> None:
         """The order holds for everybody; an empty value withdraws it."""
 
-    async def read(self) -> Mapping[str, str]:
-        """All orders by name."""
+    async def read(self) -> tuple[str, Mapping[str, str]]:
+        """Since when the place remembers, a word that changes when it has lost what it was told; all orders by name."""
 
 
 Obey = Callable[[frozenset[InstanceId], str], None]
@@ -47,6 +48,7 @@ class Orders:
         self._obey = obey
         self._orders: dict[str, str] = {}
         self._untold: dict[str, str] = {}
+        self._since = ""
 
     @property
     def drained(self) -> frozenset[InstanceId]:
@@ -78,14 +80,22 @@ class Orders:
         if self._place is None:
             return
         try:
-            for name, value in tuple(self._untold.items()):
-                await self._place.give(name, value)
-                if self._untold.get(name) == value:
-                    del self._untold[name]
-            shared = await self._place.read()
+            since, shared = await self._place.read()
+            if since != self._since:  # it has lost them, unless these are our first ones, or its first
+                self._untold = {**self._orders, **self._untold}
+            if self._untold:
+                await self._tell(self._place)
+                since, shared = await self._place.read()
         except StoreError:
             return  # the fleet's own watch says so already
+        self._since = since
         self._take({name: value for name, value in {**shared, **self._untold}.items() if value})
+
+    async def _tell(self, place: OrderPlace) -> None:
+        for name, value in tuple(self._untold.items()):
+            await place.give(name, value)
+            if self._untold.get(name) == value:
+                del self._untold[name]
 
     async def _give(self, name: str, value: str) -> bool:
         LOG.warning("ordered: %s%s", name, f" {value}" if value else ", withdrawn")

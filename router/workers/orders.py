@@ -32,9 +32,9 @@ class OrderFile:
         except OSError as error:
             raise StoreDown(f"Orders cannot be shared with the other workers: {error}.") from error
 
-    async def read(self) -> dict[str, str]:
-        """All orders by name."""
-        return self._read()
+    async def read(self) -> tuple[str, dict[str, str]]:
+        """Nothing, since a file loses nothing, and all orders by name."""
+        return "", self._read()
 
     def _read(self) -> dict[str, str]:
         try:

@@ -10,10 +10,14 @@ class Place:
     """What routers share."""
 
     def __init__(self):
-        self.orders, self.away = {}, False
+        self.orders, self.away, self.since, self.losses = {}, False, "", 0
+
+    def lose(self):
+        self.orders, self.since, self.losses = {}, "", self.losses + 1
 
     async def give(self, name, value):
         self._check()
+        self.since = f"after {self.losses} losses"
         if value:
             self.orders[name] = value
         else:
@@ -21,7 +25,7 @@ class Place:
 
     async def read(self):
         self._check()
-        return dict(self.orders)
+        return self.since, dict(self.orders)
 
     def _check(self):
         if self.away:
@@ -71,6 +75,30 @@ async def test_while_the_place_is_away_orders_hold_here_and_are_shared_later(pla
     assert there == [({"d0"}, "")], "not told yet"
     await one.look()
     assert here[-1] == ({"d1"}, "") and place.orders == {"drain d1": "1"}
+
+
+async def test_a_place_that_has_lost_its_memory_is_told_again(place):
+    (one, here), (other, there) = router(place), router(place)
+    await one.drain("d0", draining=True)
+    await other.set_mode("pull")
+    await one.look()
+    place.lose()
+    await one.look()
+    assert place.orders == {"drain d0": "1", "mode": "pull"} and here[-1] == ({"d0"}, "pull")
+    place.lose()
+    late, _ = router(place)
+    await late.drain("d9", draining=True)
+    await other.look()
+    assert there[-1] == ({"d0", "d9"}, "pull"), "what a newcomer has told does not hide the loss"
+
+
+async def test_what_was_withdrawn_is_not_told_again(place):
+    (one, _), (other, there) = router(place), router(place)
+    await one.drain("d0", draining=True)
+    await other.look()
+    await one.drain("d0", draining=False)
+    await other.look()
+    assert there == [({"d0"}, ""), (set(), "")] and place.orders == {}
 
 
 async def test_without_a_place_orders_hold_for_this_process():
