@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from router.contract.errors import BadSettings, Blame, LegBroken, LegTimeout, LegUnreachable
+from router.contract.hosts import authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +35,21 @@ class Target:
         Raises:
             BadSettings: not an http or https URL with a host.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # half a pair of brackets, or a port that is none
+            host = None
+        if host is None or parts.scheme not in ("http", "https"):
             raise BadSettings(f"{url!r} is no server's URL; give something like http://127.0.0.1:8000.")
         tls = parts.scheme == "https"
         prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, prefix)
+        return cls(host, port or (443 if tls else 80), tls, prefix)
 
     @property
     def base_url(self) -> str:
         """The URL before `/v1`, without a trailing slash."""
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{self.prefix}"
+        return f"{'https' if self.tls else 'http'}://{authority(self.host, self.port)}{self.prefix}"
 
 
 _IDLE_S = 3.0
@@ -146,7 +151,7 @@ class Client:
         """Return the whole POST of a JSON `body` to `path`, which begins with `/v1`."""
         target = self._target
         head = (
-            f"POST {target.prefix}{path} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n{self._key}"
+            f"POST {target.prefix}{path} HTTP/1.1\r\nHost: {authority(target.host, target.port)}\r\n{self._key}"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode("latin-1") + body

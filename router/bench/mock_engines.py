@@ -28,6 +28,7 @@ import uvloop
 
 from router.bench.mock_behaviour import Behaviour, Fault
 from router.bench.mock_engine import MockEngine
+from router.cli.flags import port_number
 from router.contract.instance import Role
 from router.store.connection import connect
 from router.store.fleet import FleetStore
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--events", type=int, default=128, help="events of a stream (default: %(default)s)")
     add("--gap-s", type=float, default=0.02, help="seconds between two events of a stream (default: %(default)s)")
     for role in ("prefill", "decode"):
-        add(f"--{role}-port", type=int, default=0, help="0: a free one (default: %(default)s)")
+        add(f"--{role}-port", type=port_number, default=0, help="0: a free one (default: %(default)s)")
         add(f"--{role}-delay-s", type=float, default=0.0, help="before its answer begins (default: %(default)s)")
         add(f"--{role}-fault", choices=list(Fault), default=Fault.NONE.value, help="see above (default: %(default)s)")
     add("--fault-after", type=int, default=0, help="events before a cut, stall or no_end (default: %(default)s)")

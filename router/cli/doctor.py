@@ -18,7 +18,7 @@ from router.cli.doctor_findings import Report
 from router.cli.doctor_fleet import ANSWER_FOR_S, PairTrials, check_instance, check_pairs, check_router, compare_views
 from router.cli.doctor_node import Wanted, check_node, check_trial
 from router.cli.doctor_store import check_store
-from router.cli.flags import new_parser
+from router.cli.flags import http_url, new_parser
 from router.cli.node import look
 from router.cli.running import find_running
 from router.cli.trial import try_fabric
@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.epilog = _CHECKED
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--url", help=f"a router; without it that of the 'tandem up' of this folder, or {_DEFAULT_URL}")
+    without = f"without it that of the 'tandem up' of this folder, or {_DEFAULT_URL}"
+    add("--url", type=http_url, help=f"a router; {without}")
     add("--store", metavar="URL", help=f"without it {_STORE_VARIABLE}, or that of the 'tandem up' of this folder")
     namespace = os.environ.get(_NAMESPACE_VARIABLE, "tandem")
     add("--namespace", default=namespace, help=f"prefix of all keys; without it {_NAMESPACE_VARIABLE}, or tandem")

@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from router.cli.admin import ask_fleet
-from router.cli.flags import new_parser
+from router.cli.flags import http_url, new_parser
 from router.cli.running import find_running
 from router.contract.errors import DeploymentError
 from router.contract.seal import FENCE, KEY_VARIABLE, SEAL_HEADER, Seal
@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "engine", metavar="INSTANCE_ID[@EPOCH]", help="the lost engine; without an epoch, its lost starts"
     )
-    parser.add_argument("--url", help=f"a router; without it that of the 'tandem up' of this folder, or {_DEFAULT_URL}")
+    without = f"without it that of the 'tandem up' of this folder, or {_DEFAULT_URL}"
+    parser.add_argument("--url", type=http_url, help=f"a router; {without}")
     options = parser.parse_args(argv)
     running = find_running()
     url = options.url or (running.url if running else _DEFAULT_URL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from urllib.parse import urlsplit
 
 from router.cli.setup import EngineChoice
 from router.contract.gpus import gpu_numbers
@@ -18,6 +19,25 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 def new_parser(command: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of `tandem command`."""
     return argparse.ArgumentParser(prog=f"tandem {command}", description=description, formatter_class=HelpFormatter)
+
+
+def http_url(text: str) -> str:
+    """The `type` of a flag that names a server: an http or https URL with a host and, if it names one, a port."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a pair of brackets, or a port that is none
+        good = False
+    if not good:
+        raise argparse.ArgumentTypeError(f"{text!r} is no server's URL; give something like http://127.0.0.1:8000")
+    return text
+
+
+def port_number(text: str) -> int:
+    """The `type` of a flag that names a port to listen on; 0 is a free one."""
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:

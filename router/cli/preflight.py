@@ -116,7 +116,10 @@ def _need(any_of: tuple[str, ...], purpose: str, remedy: str) -> None:
 
 def _check_store(url: str) -> None:
     """Something listens where the store, or one of its sentinels, should be."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # its text may hold the password
+        raise BadSettings("The store names no host that can be read; give 'embedded' or redis://HOST:PORT.") from error
     if parts.scheme not in SCHEMES:
         raise BadSettings(f"The store {shown(url)!r} is not understood; give 'embedded' or redis://HOST:PORT.")
     if parts.scheme == "unix":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from router.cli import preflight
-from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
+from router.cli.flags import add_engine_flags, engine_choice_of, new_parser, port_number
 from router.cli.local_fleet import LocalFleet
 from router.cli.running import Running, noted
 from router.cli.setup import DEFAULT_MODEL, SetUp, engine_programs
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default=DEFAULT_MODEL, metavar="NAME|DIR|GGUF", help="the model of all engines")
     add("--mode", choices=[mode.value for mode in Mode], default="push", help="how KV cache reaches decode")
     add("--host", default="127.0.0.1", help="address that the router listens on")
-    add("--port", type=int, default=8000, help="port that the router listens on")
+    add("--port", type=port_number, default=8000, help="port that the router listens on")
     add("--store", default="embedded", metavar="URL", help="'embedded', redis://HOST:PORT, or 'none' for no ledger")
     add("--logs", type=Path, default=Path(".tandem/logs"), metavar="DIR", help="where logs are kept")
     add_engine_flags(parser)

@@ -55,7 +55,7 @@ async def test_settings_that_cannot_be_are_one_sentence_and_status_2(tmp_path):
         (("--config", str(tmp_path / "none.yaml")), {}, "tandem router: The settings file"),
         (("--store", "http://x"), {}, "tandem router: The store URL"),
     ]:
-        status, line = await sentence(*arguments, env=env)
+        status, line = await sentence("--port", "0", *arguments, env=env)
         assert (status, line[: len(start_of_line)]) == (2, start_of_line)
 
 

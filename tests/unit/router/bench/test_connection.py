@@ -101,13 +101,14 @@ async def test_nobody_there_is_unreachable():
         ("http://h:1/v1/", "http://h:1"),
         ("https://h/x/v1", "https://h:443/x"),
         ("http://h", "http://h:80"),
+        ("http://[::1]:8", "http://[::1]:8"),
     ],
 )
 def test_urls_are_read_with_and_without_v1(url, base_url):
     assert Target.parse(url).base_url == base_url
 
 
-@pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "http://", "/v1"])
+@pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "http://", "/v1", "http://[::1", "http://h:x", "http://h:99999"])
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(BadSettings):
         Target.parse(url)

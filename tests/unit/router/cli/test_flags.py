@@ -1,4 +1,6 @@
-from router.cli.flags import add_engine_flags, engine_choice_of, new_parser
+import pytest
+
+from router.cli.flags import add_engine_flags, engine_choice_of, http_url, new_parser, port_number
 from router.cli.setup import EngineChoice
 
 
@@ -26,3 +28,31 @@ def test_help_shows_defaults_only_where_there_are_some():
     assert text.startswith("usage: tandem x ")
     assert "the model (default: m)" in text
     assert "None" not in text
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://h:1/v1", "http://[::1]:8000"])
+def test_an_url_of_a_server_is_taken_as_it_is(url):
+    assert http_url(url) == url
+
+
+@pytest.mark.parametrize("port", ["0", "8000", "65535"])
+def test_a_port_is_a_number(port):
+    assert port_number(port) == int(port)
+
+
+@pytest.mark.parametrize(
+    ("read", "word"),
+    [
+        *(
+            (http_url, word)
+            for word in ("", "h:1", "ftp://h", "http://", "http://[::1", "http://h:x", "http://h:99999")
+        ),
+        *((port_number, word) for word in ("", "-1", "65536", "x", "٣")),
+    ],
+)
+def test_what_no_command_can_use_is_status_2(read, word, capsys):
+    made = new_parser("x", "Does x.")
+    made.add_argument("--flag", type=read)
+    with pytest.raises(SystemExit) as ended:
+        made.parse_args([f"--flag={word}"])
+    assert ended.value.code == 2 and "give " in capsys.readouterr().err

@@ -130,6 +130,8 @@ def test_without_a_hand_over_nixl_is_not_needed(model, port, installed):
 def test_a_store_by_url_must_answer(model, port, tmp_path):
     with pytest.raises(BadSettings, match="is not understood"):
         preflight.check(setup_of(model, port, store="memcached://h"))
+    with pytest.raises(BadSettings, match="no host"):
+        preflight.check(setup_of(model, port, store="redis://[::1"))
     with pytest.raises(DeploymentError, match=r"cannot be reached \(Connection refused\)"):
         preflight.check(setup_of(model, port, store=f"redis://127.0.0.1:{port}"))
     with pytest.raises(DeploymentError, match="There is no socket"):
