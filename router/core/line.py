@@ -14,6 +14,10 @@ from typing import Generic, TypeVar
 
 Entry = TypeVar("Entry")
 
+LEAST_HEAP = 64
+"""A heap that holds more who have left than who wait, and so many, is made anew: behind better priorities the places of
+those who have given up would never come to its top."""
+
 
 @dataclass(slots=True, order=True)
 class _Place(Generic[Entry]):
@@ -78,4 +82,6 @@ class Line(Generic[Entry]):
             self._heap.clear()
             self._ends.clear()
             self._now = 0.0
+        elif len(self._heap) > 2 * len(self._places) + LEAST_HEAP:
+            self._heap = sorted(self._places.values())  # a sorted list is a heap
         return True

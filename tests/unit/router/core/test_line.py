@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.line import Line
+from router.core.line import LEAST_HEAP, Line
 
 
 def drain(line: Line[str]) -> list[str]:
@@ -86,3 +86,14 @@ def test_everyone_comes_once_by_priority_and_each_callers_in_order(requests):
         for priority in range(-2, 3):
             mine = [n for n, c, p in order if (c, p) == (caller, priority)]
             assert mine == sorted(mine)
+
+
+def test_who_has_left_behind_better_priorities_leaves_nothing():
+    line: Line[str] = Line()
+    line.put("first", "a", 1, 0)
+    for number in range(5000):
+        line.put(f"b{number}", "b", 1, 9)
+        if number % 100:
+            assert line.remove(f"b{number}")
+    assert len(line._heap) <= 2 * len(line) + LEAST_HEAP
+    assert drain(line) == ["first", *(f"b{number}" for number in range(0, 5000, 100))]
