@@ -176,7 +176,7 @@ def told(router):
     ]
 
 
-def test_a_prefill_that_nobody_fetches_is_told_if_it_can_be():
+async def test_a_prefill_that_nobody_fetches_is_told_if_it_can_be():
     for takes_back, fetched, urls in ((True, False, ["http://p0:8000"]), (True, True, []), (False, False, [])):
         made, router, members = attempt()
         if takes_back:
@@ -185,7 +185,7 @@ def test_a_prefill_that_nobody_fetches_is_told_if_it_can_be():
         assert told(router) == urls
 
 
-def test_a_decode_that_has_not_come_to_its_end_is_told_whatever_was_fetched():
+async def test_a_decode_that_has_not_come_to_its_end_is_told_whatever_was_fetched():
     for sent, ended, urls in ((True, False, ["http://d0:8000"]), (True, True, []), (False, False, [])):
         made, router, members = attempt(Mode.LOCAL)
         made.placement.decode = taking_back(members, "d0")
