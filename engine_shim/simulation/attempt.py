@@ -155,6 +155,8 @@ class Attempt:
                     del self._legs[side]
                     self._decode_runs = False
                 self._exchange.on_token(message)
+            case _:
+                raise TypeError(f"no leg is answered with {message!r}")
 
     def _send(self, side: Blame, instance: Instance, call: LegCall) -> None:
         replica = self._exchange.replica

@@ -72,6 +72,8 @@ class Client(Process):
                 self._finish(End.BROKEN if self._tokens else End.FAILED)
             case Token():
                 self._take(message)
+            case _:
+                raise TypeError(f"no client is answered with {message!r}")
 
     def on_lost(self, connection: Connection, ending: Ending) -> None:
         """The router is gone, or cannot be reached."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from router.contract.ids import TransferId, request_of, transfer_id_of
-from router.contract.ledger import Arrived, Closed, Entry, Opened, OpenTicket, Outcome
+from router.contract.ledger import Arrived, Closed, Entry, Noted, Opened, OpenTicket, Outcome
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket, join
 
 _FENCED = (Arrival.REGISTERED, Arrival.PREFILLED)
@@ -69,6 +69,8 @@ class Ledger:
             case Closed(_, outcome, _):
                 attempt.outcome = attempt.outcome or outcome
                 self.opened.pop(transfer_id, None)
+            case Noted():
+                pass  # a line for the Story, which is not kept here
 
     def claim(self, gone: Collection[str], now: float, claim_for_s: float) -> list[OpenTicket]:
         """Tickets of `gone` owners, and overdue ones, that are the caller's to end for `claim_for_s` seconds."""

@@ -87,7 +87,7 @@ class PrefillSide:
         self._visit(transfer_id, Arrival.ABANDONED)
         self._run(self.desk.on_abandoned(transfer_id, reason, self._shim.scene.now))
 
-    def on_notice(self, notice: Notice) -> None:
+    def on_notice(self, notice: Registered | Queued | Cancelled | Moved) -> None:
         """Decode has something to say."""
         now = self._shim.scene.now
         match notice:

@@ -104,6 +104,8 @@ class Shim(Server):
             case Hello(engine_id):
                 dead = Failure(PeerGone("You have been declared dead here."))
                 connection.send(self, Hello(self.engine_id) if self.acquaintances.welcome(engine_id) else dead)
+            case _:
+                raise TypeError(f"no shim is called with {message!r}")
 
     def on_message(self, connection: Connection, message: object) -> None:
         """A caller says nothing more after its call."""
@@ -134,10 +136,10 @@ class Shim(Server):
         match notice.notice:
             case Left(engine_id):
                 self.acquaintances.on_death(engine_id, "left")
-            case Acknowledged() | Granted() | Stopped():
-                self.decode.on_notice(notice.notice)
-            case _:
-                self.prefill.on_notice(notice.notice)
+            case Acknowledged() | Granted() | Stopped() as to_decode:
+                self.decode.on_notice(to_decode)
+            case to_prefill:
+                self.prefill.on_notice(to_prefill)
 
     def on_unreachable(self, host: Host) -> None:
         """The transport towards that host has an error."""

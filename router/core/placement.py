@@ -175,24 +175,24 @@ class Desk:
         self, pairing: Pairing, intake: Intake, turn: int, excluded: frozenset[InstanceId]
     ) -> tuple[Member, Member] | None:
         """Prefill and decode; the role that knows the request from before chooses first."""
-        rules = self.rules
-        if rules.decode_first:
+        if self.rules.decode_first:
             decodes = pairing.decodes_outside(excluded) if excluded else pairing.decodes
             if not decodes:
                 return None
             decode = self._decode(decodes, intake, turn)
-            prefills = _outside(excluded, pairing.prefills_of[decode.instance.instance_id])
-        else:
-            prefills = pairing.prefills_outside(excluded) if excluded else pairing.prefills
-            if not prefills:
-                return None
-        prefill = prefills[0]
-        if len(prefills) > 1:
-            prefill = rules.prefill_policy(prefills, weigh_tokens, intake, turn)
-        if not rules.decode_first:
-            fed = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
-            decode = self._decode(fed, intake, turn)
-        return prefill, decode
+            feeders = _outside(excluded, pairing.prefills_of[decode.instance.instance_id])
+            return self._prefill(feeders, intake, turn), decode
+        prefills = pairing.prefills_outside(excluded) if excluded else pairing.prefills
+        if not prefills:
+            return None
+        prefill = self._prefill(prefills, intake, turn)
+        fed = _outside(excluded, pairing.decodes_of[prefill.instance.instance_id])
+        return prefill, self._decode(fed, intake, turn)
+
+    def _prefill(self, prefills: Roster, intake: Intake, turn: int) -> Member:
+        if len(prefills) == 1:
+            return prefills[0]
+        return self.rules.prefill_policy(prefills, weigh_tokens, intake, turn)
 
     def _decode(self, decodes: Roster, intake: Intake, turn: int) -> Member:
         decode = decodes[0]

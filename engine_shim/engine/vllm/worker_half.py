@@ -108,10 +108,9 @@ class WorkerHalf:
         match event:
             case fabric_writer.NoticeCame(peer, notice):
                 self._tell(messages.NoticeCame(peer, notice))
-            case fabric_writer.CopyEnded(key, None):
-                self._tell(messages.CopyEnded(key, "", ""))
-            case fabric_writer.CopyEnded(key, TandemError() as error):
-                self._tell(messages.CopyEnded(key, error.code, error.message))
+            case fabric_writer.CopyEnded(key, error):
+                code, text = ("", "") if error is None else (error.code, error.message)
+                self._tell(messages.CopyEnded(key, code, text))
             case fabric_writer.PeerLost(peer):
                 self._tell(messages.PeerLost(peer))
             case fabric_writer.FabricBroken(error):
