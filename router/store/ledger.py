@@ -13,15 +13,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import assert_never, cast
 
-from router.contract.errors import StaleAttempt, StoreDown
+from router.contract.errors import StoreDown
 from router.contract.ids import RequestId
-from router.contract.ledger import Arrived, Entry, StoryLine
-from router.contract.rendezvous import JoinEffect, JoinState
+from router.contract.ledger import Entry, StoryLine
 from router.store import keys
 from router.store.batch import Batch, Posted, Sorting, build_batches, encodable
 from router.store.connection import StoreClient, store_errors
-from router.store.delivery import GRACE_S, POST, Delivery, Refused, Unwritten, Written, deliver, post_arguments
-from router.store.scripts import read_script
+from router.store.delivery import Delivery, Refused, Unwritten, Written, deliver
 from router.store.story import read_story
 
 FLUSH_EVERY_S = 0.25
@@ -42,8 +40,6 @@ SHARE = 8
 """Of a high pile so large a part at a time: where hundreds of requests make a turn long, a pile that is worked off in
 small slices grows faster than it shrinks."""
 
-_OPEN = read_script("clock", "open")
-
 
 @dataclass(slots=True)
 class LedgerCounts:
@@ -57,14 +53,6 @@ class LedgerCounts:
     fenced: int = 0
     """Arrivals of an attempt that a newer one had replaced."""
     failed_flushes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """Where an arrival has brought its Rendezvous."""
-
-    state: JoinState
-    effects: tuple[JoinEffect, ...]
 
 
 class Ledger:
@@ -122,34 +110,12 @@ class Ledger:
         except (StoreDown, TimeoutError):
             self.counts.dropped += len(self._pending) + sum(batch.num_entries for batch in self._unsent)
 
-    async def arrive(self, entry: Arrived) -> Walked:
-        """Walk one arrival and wait for the answer: for a reaper or a test, never between a request and its legs.
-
-        Raises:
-            StaleAttempt: a newer attempt of the request exists, and this arrival could order a second Write.
-            StoreDown: Redis does not answer.
-        """
-        (batch,) = build_batches(self._namespace, [(time.monotonic(), entry)])
-        reply = await POST.run(self._redis, batch.keys, *post_arguments(self._writer, batch))
-        verdict, state, effects = (part.decode() for part in reply[1:])
-        if verdict == "fenced":
-            raise StaleAttempt(f"A newer attempt has replaced {entry.transfer_id}; give back what it still holds.")
-        return Walked(JoinState(state), tuple(JoinEffect(effect) for effect in effects.split(",") if effect))
-
     async def story(self, request_id: RequestId) -> tuple[StoryLine, ...]:
         """The newest lines about all attempts of a request, oldest first; empty if there are none. Raises StoreDown."""
         key = keys.ledger_request(self._namespace, keys.ledger_shard(request_id), request_id)
         with store_errors():
             # `connect` leaves replies undecoded.
             return read_story(cast("dict[bytes, bytes]", await self._redis.hgetall(key)))
-
-    async def open_tickets(self) -> int:
-        """Tickets of all writers that are open and not GRACE_S seconds past their deadline. Raises StoreDown."""
-        count = 0
-        for shard in range(keys.LEDGER_SHARDS):
-            key = keys.ledger_open(self._namespace, shard)
-            count += int(await _OPEN.run(self._redis, (key,), GRACE_S * 1000))
-        return count
 
     async def _deliver_all(self) -> None:
         if self._pending:

@@ -19,8 +19,8 @@ from router.contract.seal import Seal
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
 from router.store.recovery import Recovery
+from tests.support.read_ledger import ReadLedger
 from tests.support.router_process import RouterProcess, router_process
 from tests.support.routers import BODY, PATH
 
@@ -36,7 +36,7 @@ class Site:
     url: str
     prefill: MockEngine
     decode: MockEngine
-    ledger: Ledger
+    ledger: ReadLedger
     recovery: Recovery
     fleet: FleetStore
 
@@ -86,7 +86,7 @@ async def site() -> AsyncIterator[Site]:
             engine.behaviour = HALF_OPEN
             await engine.start()
             await fleet.register(engine.instance, 600.0)
-        yield Site(store.url, *engines, Ledger(redis, "test", "watcher"), Recovery(redis, "test"), fleet)
+        yield Site(store.url, *engines, ReadLedger(redis, "test", "watcher"), Recovery(redis, "test"), fleet)
         await redis.aclose()
         for engine in engines:
             await engine.stop()

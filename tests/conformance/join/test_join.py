@@ -12,7 +12,7 @@ from router.contract.ids import Attempt, RequestId, TransferId, transfer_id_of
 from router.contract.instance import Mode
 from router.contract.ledger import Arrived, Opened
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket, join
-from router.store.ledger import Ledger, Walked
+from tests.support.read_ledger import ReadLedger, Walked
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -41,12 +41,12 @@ def ids(num_traces: int) -> list[RequestId]:
     return [RequestId(f"req-{number}") for number in range(num_traces)]
 
 
-async def told(ledger: Ledger, request_id: RequestId) -> list[Step]:
+async def told(ledger: ReadLedger, request_id: RequestId) -> list[Step]:
     return [(line.before, line.after, line.effects) for line in await ledger.story(request_id)]
 
 
 async def test_every_trace_of_five_arrivals_is_walked_as_in_python(redis: Redis, namespace: str) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     traces = list(product(Arrival, repeat=5))
     for request_id, trace in zip(ids(len(traces)), traces, strict=True):
         for arrival in trace:
@@ -58,7 +58,7 @@ async def test_every_trace_of_five_arrivals_is_walked_as_in_python(redis: Redis,
 
 
 async def test_arrivals_of_separate_calls_are_walked_as_in_python(redis: Redis, namespace: str) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     for number, trace in enumerate(product(Arrival, repeat=3)):
         transfer_id = TransferId(f"req-{number}.1")
         walked = [await ledger.arrive(Arrived(transfer_id, arrival)) for arrival in trace]
@@ -66,7 +66,7 @@ async def test_arrivals_of_separate_calls_are_walked_as_in_python(redis: Redis, 
 
 
 async def test_a_write_is_ordered_at_most_once(redis: Redis, namespace: str) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     traces = list(product(Arrival, repeat=4))
     for request_id, trace in zip(ids(len(traces)), traces, strict=True):
         for arrival in (*trace, Arrival.PREFILLED, Arrival.REGISTERED, Arrival.PREFILLED):
@@ -91,7 +91,7 @@ async def test_a_write_is_ordered_at_most_once(redis: Redis, namespace: str) -> 
 async def test_writers_that_flush_in_any_order_end_in_the_same_state(
     redis: Redis, namespace: str, arrivals: str, state: str, effects: str
 ) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     orders = sorted(set(permutations(arrivals.split())))
     for request_id, order in zip(ids(len(orders)), orders, strict=True):
         for arrival in order:
@@ -112,7 +112,7 @@ def ticket(request_id: RequestId, attempt: int) -> Ticket:
 async def test_an_older_attempt_cannot_order_a_write(
     redis: Redis, namespace: str, newer_is: str, late: Arrival
 ) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     request_id = RequestId("req-0")
     old, new = transfer_id_of(request_id, Attempt(1)), transfer_id_of(request_id, Attempt(2))
     first = Arrival.PREFILLED if late is Arrival.REGISTERED else Arrival.REGISTERED
@@ -129,7 +129,7 @@ async def test_an_older_attempt_cannot_order_a_write(
 
 
 async def test_an_older_attempt_can_still_come_to_its_end(redis: Redis, namespace: str) -> None:
-    ledger = Ledger(redis, namespace, "conformance")
+    ledger = ReadLedger(redis, namespace, "conformance")
     old, new = TransferId("req-0.1"), TransferId("req-0.2")
     for arrival in (Arrival.REGISTERED, Arrival.PREFILLED, Arrival.ABANDONED):
         await ledger.arrive(Arrived(old, arrival))

@@ -12,7 +12,7 @@ from router.contract.ids import Attempt, Epoch, InstanceId, RequestId, TransferI
 from router.contract.instance import Mode
 from router.contract.ledger import Arrived, Closed, Entry, Opened, Outcome
 from router.contract.rendezvous import Arrival, JoinState, Ticket
-from router.store.ledger import Ledger
+from tests.support.read_ledger import ReadLedger
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -37,7 +37,7 @@ def entries_of(rng: random.Random, request_id: RequestId) -> list[Entry]:
 
 async def test_random_histories_end_alike(redis: Redis, namespace: str) -> None:
     rng = random.Random(7)
-    real, simulated = Ledger(redis, namespace, "r"), SimulatedLedger()
+    real, simulated = ReadLedger(redis, namespace, "r"), SimulatedLedger()
     request_ids = [RequestId(f"req-{number}") for number in range(REQUESTS)]
     for request_id in request_ids:
         for entry in entries_of(rng, request_id):

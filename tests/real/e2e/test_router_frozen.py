@@ -10,7 +10,7 @@ import pytest
 
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
-from router.store.ledger import Ledger
+from tests.support.read_ledger import ReadLedger
 from tests.support.router_process import router_process
 from tests.support.up import read_metrics, tandem_up
 
@@ -28,7 +28,7 @@ async def test_engines_stop_working_for_a_router_that_is_frozen(
     monkeypatch.setenv("TANDEM_DEPLOYMENT_KEY", KEY)
     with EmbeddedStore() as store, tandem_up(tmp_path, "--store", store.url, "--kv-bytes", "300000000") as up:
         redis = connect(store.url)
-        ledger = Ledger(redis, "tandem", "reader")
+        ledger = ReadLedger(redis, "tandem", "reader")
         async with router_process("--store", store.url, "--router-lease-s", "2") as frozen:
             request = frozen.client.build_request("POST", "/v1/completions", json=BODY)
             answer = await frozen.client.send(request, stream=True)

@@ -18,10 +18,10 @@ from router.driver.watch import FleetWatch
 from router.store.connection import MAX_CONNECTIONS, connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
 from router.store.recovery import Recovery
 from tests.support.cut_proxy import CutProxy
 from tests.support.fleets import an_instance
+from tests.support.read_ledger import ReadLedger
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -47,7 +47,7 @@ async def test_d1_no_caller_reads_the_answer_of_one_that_was_cancelled(proxy: Cu
     """redis/redis-py issues 2624 and 2665: a cancelled call left the connection one answer behind."""
     client = connect(proxy.url)
     fleet = FleetStore(client, namespace)
-    writer = Ledger(client, namespace, "router-a")
+    writer = ReadLedger(client, namespace, "router-a")
     for number in range(40):
         writer.post(Noted(TransferId(f"req-{number}.1"), f"stage-{number}"))
     await writer.flush()
@@ -77,7 +77,7 @@ async def test_d2_what_was_given_to_a_reader_who_has_gone_is_given_again(proxy: 
     Nothing of ours is read by popping: a Story stays until its TTL, and a claimed ticket until it is closed.
     """
     client = connect(proxy.url, timeout_s=0.5)
-    ledger, recovery = Ledger(client, namespace, "router-a"), Recovery(client, namespace)
+    ledger, recovery = ReadLedger(client, namespace, "router-a"), Recovery(client, namespace)
     ledger.post(Opened(ticket(1)))
     await ledger.flush()
     proxy.swallow = True
@@ -158,7 +158,7 @@ async def test_d12_everything_that_a_router_does_shares_one_small_pool(proxy: Cu
     """redis/redis-py issue 3433: a pool made in the request path, thousands of sockets in TIME-WAIT."""
     client = connect(proxy.url)
     fleet, recovery = FleetStore(client, namespace), Recovery(client, namespace)
-    ledger = Ledger(client, namespace, "router-a")
+    ledger = ReadLedger(client, namespace, "router-a")
     for turn in range(50):
         for number in range(20):
             ledger.post(Opened(ticket(20 * turn + number)))
@@ -180,7 +180,7 @@ async def test_eviction_takes_old_stories_and_neither_fleet_nor_leases_nor_open_
     # Redis looks at a few keys of chance and evicts the oldest of them; the more, the closer to the oldest of all.
     with EmbeddedStore(max_memory_bytes=4 << 20, arguments=("--maxmemory-samples", "64")) as store:
         client = connect(store.url)
-        fleet, recovery, ledger = FleetStore(client), Recovery(client), Ledger(client, "tandem", "router-a")
+        fleet, recovery, ledger = FleetStore(client), Recovery(client), ReadLedger(client, "tandem", "router-a")
         epoch = await fleet.claim_epoch(P0)
         await fleet.register(an_instance(epoch=epoch), 600.0)
         for number in range(20):

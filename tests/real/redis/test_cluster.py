@@ -11,9 +11,9 @@ from router.contract.ledger import Arrived, Closed, Noted, Opened, Outcome
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState, Ticket
 from router.store.connection import connect
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger, Walked
 from router.store.recovery import Recovery
 from tests.support.fleets import an_instance
+from tests.support.read_ledger import ReadLedger, Walked
 from tests.support.redis_cluster import three_nodes
 
 pytestmark = pytest.mark.needs("redis")
@@ -25,8 +25,8 @@ async def test_fleet_and_ledger_work_on_three_nodes() -> None:
     async with three_nodes() as url:
         client = connect(url)
         await use_fleet(FleetStore(client))
-        await use_ledger(Ledger(client, "tandem", "router-a"))
-        await use_recovery(Recovery(client), Ledger(client, "tandem", "router-b"))
+        await use_ledger(ReadLedger(client, "tandem", "router-a"))
+        await use_recovery(Recovery(client), ReadLedger(client, "tandem", "router-b"))
         sizes = await client.dbsize(target_nodes="primaries")
         await client.aclose()
     assert sizes > 40
@@ -41,7 +41,7 @@ async def use_fleet(fleet: FleetStore) -> None:
     assert await fleet.leave(P0, epoch)
 
 
-async def use_ledger(ledger: Ledger) -> None:
+async def use_ledger(ledger: ReadLedger) -> None:
     requests = [RequestId(f"req-{number}") for number in range(40)]
     for request_id in requests:
         first = transfer_id_of(request_id, Attempt(1))
@@ -60,7 +60,7 @@ async def use_ledger(ledger: Ledger) -> None:
     assert await ledger.open_tickets() == 0
 
 
-async def use_recovery(recovery: Recovery, ledger: Ledger) -> None:
+async def use_recovery(recovery: Recovery, ledger: ReadLedger) -> None:
     await recovery.renew("router-b", 0.0)
     assert (await recovery.renew("router-a", 10.0)).left_s.keys() == {"router-a", "router-b"}
     opened = [RequestId(f"req-{number}") for number in range(100, 120)]

@@ -13,8 +13,8 @@ from router.contract.ledger import Arrived, Noted
 from router.contract.rendezvous import Arrival, JoinEffect, JoinState
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
-from router.store.ledger import Ledger
 from tests.support.cut_proxy import CutProxy
+from tests.support.read_ledger import ReadLedger
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -29,18 +29,18 @@ def store() -> Iterator[EmbeddedStore]:
         yield store
 
 
-async def stages(ledger: Ledger) -> list[str]:
+async def stages(ledger: ReadLedger) -> list[str]:
     return [line.stage for line in await ledger.story(REQUEST)]
 
 
-async def degraded(ledger: Ledger, wanted: bool) -> None:
+async def degraded(ledger: ReadLedger, wanted: bool) -> None:
     while ledger.degraded is not wanted:
         await asyncio.sleep(0.005)
 
 
 async def test_entries_posted_while_the_server_is_away_are_written_when_it_is_back(store: EmbeddedStore) -> None:
     client = connect(store.url)
-    ledger = Ledger(client, "a", "router-a")
+    ledger = ReadLedger(client, "a", "router-a")
     running = asyncio.create_task(ledger.run())
     ledger.post(Noted(FIRST, "before"))
     while ledger.counts.written != 1:  # answered, not only applied: else it is sent again, rightly
@@ -59,7 +59,7 @@ async def test_entries_posted_while_the_server_is_away_are_written_when_it_is_ba
 
 
 async def test_a_server_that_has_forgotten_the_scripts_is_taught_again(redis: Redis, namespace: str) -> None:
-    ledger = Ledger(redis, namespace, "router-a")
+    ledger = ReadLedger(redis, namespace, "router-a")
     for stage in ("one", "two"):
         await redis.script_flush()
         for number in range(8):
@@ -74,7 +74,7 @@ async def test_what_was_written_before_the_connection_broke_is_told_once(
 ) -> None:
     async with CutProxy(tmp_path / "cut.sock", redis_url) as proxy:
         client = connect(proxy.url)
-        ledger = Ledger(client, namespace, "router-a")
+        ledger = ReadLedger(client, namespace, "router-a")
         await ledger.flush()
         ledger.post(Arrived(FIRST, Arrival.REGISTERED))
         ledger.post(Arrived(FIRST, Arrival.PREFILLED))
@@ -97,7 +97,7 @@ async def test_what_was_written_before_the_connection_broke_is_told_once(
 
 async def test_a_replica_takes_nothing_and_nothing_is_lost(store: EmbeddedStore) -> None:
     client = connect(store.url)
-    ledger = Ledger(client, "a", "router-a")
+    ledger = ReadLedger(client, "a", "router-a")
     await client.replicaof("127.0.0.1", 1)
     ledger.post(Noted(FIRST, "kept"))
     with pytest.raises(StoreDown):
@@ -112,7 +112,7 @@ async def test_a_replica_takes_nothing_and_nothing_is_lost(store: EmbeddedStore)
 
 async def test_a_full_server_takes_nothing_and_nothing_is_lost(store: EmbeddedStore) -> None:
     client = connect(store.url)
-    ledger = Ledger(client, "a", "router-a")
+    ledger = ReadLedger(client, "a", "router-a")
     await client.config_set("maxmemory-policy", "noeviction")
     await client.config_set("maxmemory", "1")
     ledger.post(Noted(FIRST, "kept"))
@@ -126,7 +126,7 @@ async def test_a_full_server_takes_nothing_and_nothing_is_lost(store: EmbeddedSt
 
 async def test_many_writers_at_once_order_each_write_exactly_once(redis_url: str, namespace: str) -> None:
     clients = [connect(redis_url, timeout_s=30.0) for _ in range(4)]  # all queue at once, on a machine that may be busy
-    ledgers = [Ledger(client, namespace, f"writer-{number}") for number, client in enumerate(clients)]
+    ledgers = [ReadLedger(client, namespace, f"writer-{number}") for number, client in enumerate(clients)]
     transfers = [transfer_id_of(RequestId(f"req-{number}"), Attempt(1)) for number in range(100)]
     sides = (Arrival.REGISTERED, Arrival.PREFILLED)
     walked = await asyncio.gather(
@@ -143,7 +143,7 @@ async def test_many_writers_at_once_order_each_write_exactly_once(redis_url: str
 
 async def test_closing_without_a_server_ends_in_bounded_time_and_counts_what_is_lost(store: EmbeddedStore) -> None:
     client = connect(store.url)
-    ledger = Ledger(client, "a", "router-a")
+    ledger = ReadLedger(client, "a", "router-a")
     store.kill()
     ledger.post(Noted(FIRST, "lost"))
     await ledger.aclose()

@@ -13,8 +13,8 @@ from router.store import keys
 from router.store.connection import connect
 from router.store.embedded import EmbeddedStore
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
 from tests.support.cut_proxy import CutProxy
+from tests.support.read_ledger import ReadLedger
 from tests.support.routers import BODY, PATH, rig, until
 
 pytestmark = pytest.mark.needs("redis")
@@ -30,7 +30,7 @@ async def stored_rig(**changes):
             for engine in r.engines:
                 await fleet.register(engine.instance, 60.0)
             await until(lambda: r.parts.router.fleet.serves)
-            yield r, store, fleet, Ledger(redis, "test", "reader")
+            yield r, store, fleet, ReadLedger(redis, "test", "reader")
         await redis.aclose()
 
 
@@ -97,7 +97,7 @@ async def test_requests_and_tokens_never_wait_for_a_store_that_is_slow(tmp_path)
     """Whole requests are answered between two words of the store: nothing of theirs can have waited for one."""
     with EmbeddedStore() as store:
         redis = connect(store.url)
-        fleet, ledger = FleetStore(redis, "test"), Ledger(redis, "test", "reader")
+        fleet, ledger = FleetStore(redis, "test"), ReadLedger(redis, "test", "reader")
         async with (
             CutProxy(tmp_path / "slow.sock", store.url) as proxy,
             rig(store=proxy.url, namespace="test", static=False) as r,

@@ -11,8 +11,8 @@ from router.contract.ledger import Closed, Opened, OpenTicket, Outcome
 from router.contract.rendezvous import Ticket
 from router.store import keys
 from router.store.connection import connect
-from router.store.ledger import Ledger
 from router.store.recovery import CLAIMS_A_SHARD, Claims, Recovery
+from tests.support.read_ledger import ReadLedger
 
 pytestmark = pytest.mark.needs("redis")
 
@@ -48,7 +48,7 @@ def recovery(redis: Redis, namespace: str) -> Recovery:
 
 async def open_tickets(redis: Redis, namespace: str, *tickets: Ticket) -> None:
     for owner in {one.owner for one in tickets}:
-        ledger = Ledger(redis, namespace, owner)
+        ledger = ReadLedger(redis, namespace, owner)
         for one in tickets:
             if one.owner == owner:
                 ledger.post(Opened(one))
@@ -109,7 +109,7 @@ async def test_a_claimed_ticket_is_nobody_elses_until_the_claim_ends(
     while not (claims := await recovery.claim({"a"})).tickets:
         await asyncio.sleep(0.01)
     assert ids(claims) == {transfer(1)}
-    assert await Ledger(redis, namespace, "reader").open_tickets() == 1
+    assert await ReadLedger(redis, namespace, "reader").open_tickets() == 1
 
 
 async def test_replicas_that_claim_at_once_share_the_tickets_without_overlap(
@@ -151,11 +151,11 @@ async def test_b12_each_ticket_is_late_on_its_own_whatever_stands_before_it(
     # A live ticket that is opened again and again does not hide a later one either.
     await open_tickets(redis, namespace, ticket(0, "a", deadline_for_s=480.0), ticket(7, "a", deadline_for_s=0.0))
     assert ids(await recovery.claim((), late_s=0.0)) == {transfer(7)}
-    assert await Ledger(redis, namespace, "reader").open_tickets() == 4
+    assert await ReadLedger(redis, namespace, "reader").open_tickets() == 4
 
 
 async def end(redis: Redis, namespace: str, writer: str, number: int) -> None:
-    ledger = Ledger(redis, namespace, writer)
+    ledger = ReadLedger(redis, namespace, writer)
     ledger.post(Closed(transfer(number), Outcome.ABANDONED, "owner_gone"))
     await ledger.flush()
 
@@ -230,4 +230,4 @@ async def test_a_ticket_names_its_decode_once_that_is_chosen(recovery: Recovery,
     await open_tickets(redis, namespace, ticket(1, "a"))
     (claimed,) = (await recovery.claim({"a"})).tickets
     assert (claimed.decode, claimed.decode_epoch) == (InstanceId("d0"), Epoch(4))
-    assert await Ledger(redis, namespace, "reader").open_tickets() == 1
+    assert await ReadLedger(redis, namespace, "reader").open_tickets() == 1

@@ -19,8 +19,8 @@ def test_the_lua_table_holds_every_row_of_join_and_no_other() -> None:
 
 
 def test_a_script_is_its_files_one_after_the_other() -> None:
-    text = read_script("clock", "open").text
-    assert text.index("now_ms") < text.index("ZCOUNT")
+    text = read_script("clock", "claim").text
+    assert text.index("local now_ms") < text.index("local epoch")
     walked = read_join_script("post").text
     assert walked.index("local JOIN") < walked.index("local function walk") < walked.index("cmsgpack.unpack")
 
