@@ -26,6 +26,8 @@ from router.contract.seal import HELLO, HELLO_ANSWER, PEER, SEAL_HEADER, Seal
 
 PROTOCOL_VERSION = 3
 HELLO_PATH, PEER_PATH = "/kv/hello", "/kv/peer"
+HANDSHAKE_FOR_S = 5.0
+HANDSHAKES_AT_ONCE = 32
 KNOCK_FOR_S = 1.0
 
 
@@ -96,12 +98,14 @@ def introduce(card: PeerCard, question: Question) -> Introduction:
 
 
 class Caller:
-    """Makes handshakes, at most `at_once` at a time, each within `for_s` seconds."""
+    """Makes handshakes, at most HANDSHAKES_AT_ONCE at a time, each within HANDSHAKE_FOR_S seconds."""
 
-    def __init__(self, seal: Seal, for_s: float = 5.0, at_once: int = 32) -> None:
+    def __init__(self, seal: Seal) -> None:
         self._seal = seal
-        self._client = httpx.AsyncClient(timeout=for_s, trust_env=False, limits=httpx.Limits(max_connections=at_once))
-        self._gate = asyncio.Semaphore(at_once)
+        # One clock for all of a handshake: httpx's own begin anew with every byte of an answer.
+        limits = httpx.Limits(max_connections=HANDSHAKES_AT_ONCE)
+        self._client = httpx.AsyncClient(timeout=None, trust_env=False, limits=limits)
+        self._gate = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
 
     async def aclose(self) -> None:
         """No connection is open any more."""
@@ -110,16 +114,12 @@ class Caller:
     async def call(self, ours: PeerCard, engine_id: EngineId, address: Address) -> Answer:
         """Find out who is at this address and, if it is the wanted engine, introduce ourselves; never raises but when
         cancelled."""
-        question = Question(engine_id, address, os.urandom(16).hex())
         async with self._gate:
             try:
-                reply = await self._post(address, HELLO_PATH, HELLO, question)
-                answer = self._judge(reply, question)
-                if answer.card is not None:
-                    reply = await self._post(address, PEER_PATH, PEER, ours)
-                    if reply.status_code != httpx.codes.OK:
-                        return _silent(f"{engine_id} refused our card ({reply.status_code}: {reply.text[:200]}).")
-                return answer
+                async with asyncio.timeout(HANDSHAKE_FOR_S):
+                    return await self._introduce_us(ours, Question(engine_id, address, os.urandom(16).hex()))
+            except TimeoutError:
+                return _silent(f"{engine_id} at {address} made no handshake within {HANDSHAKE_FOR_S:g} s.")
             except httpx.ConnectError:
                 if await _is_refused(address):
                     failed = HandshakeFailed(f"Nobody listens at {address}; {engine_id} has ended.")
@@ -128,6 +128,15 @@ class Caller:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 why = type(error).__name__
                 return _silent(f"The side channel of {engine_id} at {address} does not answer ({why}).")
+
+    async def _introduce_us(self, ours: PeerCard, question: Question) -> Answer:
+        reply = await self._post(question.address, HELLO_PATH, HELLO, question)
+        answer = self._judge(reply, question)
+        if answer.card is not None:
+            reply = await self._post(question.address, PEER_PATH, PEER, ours)
+            if reply.status_code != httpx.codes.OK:
+                return _silent(f"{question.engine_id} refused our card ({reply.status_code}: {reply.text[:200]}).")
+        return answer
 
     async def _post(self, address: Address, path: str, purpose: bytes, message: Question | PeerCard) -> httpx.Response:
         body = msgspec.json.encode(message)

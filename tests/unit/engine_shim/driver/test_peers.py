@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine_shim.core.fates import Address, Fate, FateClocks, FateDesk
+from engine_shim.driver import handshake
 from engine_shim.driver.driver import Driver
 from engine_shim.driver.handshake import HELLO_PATH, PEER_PATH, Caller, Introduction, PeerCard, Question, read_card
 from engine_shim.driver.peers import Peers
@@ -162,6 +163,24 @@ async def test_an_answer_to_another_question_is_not_believed(meeting: Meeting) -
     with pytest.raises(HandshakeFailed, match="not one to our question"):
         await believer.ensure(meeting.theirs.card.engine_id, meeting.there)
     await believer.aclose()
+
+
+async def test_an_answer_that_never_ends_costs_a_handshake_no_more_than_its_time(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+        while not writer.is_closing() and not reader.at_eof():
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    monkeypatch.setattr(handshake, "HANDSHAKE_FOR_S", 0.2)
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        at = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        with pytest.raises(HandshakeFailed, match=r"within 0\.2 s"):
+            async with asyncio.timeout(10.0):
+                await meeting.ours.ensure(EngineId("p9@1"), at)
 
 
 @pytest.mark.parametrize(
