@@ -101,7 +101,7 @@ class Door:
             opened = error
         except Exception as error:  # the one boundary of a request: a bug costs this request only
             LOG.exception("request %s failed by a bug", request_id)
-            opened = Impossible(f"The router failed ({type(error).__name__}); its log says why.", request_id=request_id)
+            opened = Impossible(f"The router failed ({type(error).__name__}); its log says why.")
         if isinstance(opened, Exchange):
             return opened
         client.refuse(opened)

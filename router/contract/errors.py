@@ -5,7 +5,7 @@ TandemError
 |  +- BadRequest          400     +- ContextTooLong    400     +- Unauthorized   401
 |  +- ModelUnknown        404     +- RouteUnknown      404     +- MethodNotAllowed 405
 |  +- RequestTimeout      408     +- BodyTooLarge      413     +- HeadersTooLarge 431
-|  +- QuotaExceeded       429     +- MediaUnsupported  415    +- InstanceUnknown  404
+|  +- QuotaExceeded       429     +- MediaUnsupported  415     +- InstanceUnknown 404
 +- RouterError                 our own doing
 |  +- Overloaded          503     +- Draining          503     +- Impossible     500
 |  +- OutOfTime           504     +- QueueTimeout      503
@@ -56,12 +56,11 @@ class TandemError(Exception):
     code: str = "internal_error"
     """`error.code` of OpenAI's envelope; stable, machine-readable. An instance may be more exact than its class."""
 
-    def __init__(self, message: str, *, param: str | None = None, request_id: str = "") -> None:
-        """Keep the sentence, the offending parameter (client errors) and the request it belongs to."""
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        """Keep the sentence, and of a client's error the parameter that it is about."""
         super().__init__(message)
         self.message = message
         self.param = param
-        self.request_id = request_id
 
 
 class ClientError(TandemError):
@@ -242,9 +241,9 @@ class LegError(TandemError):
     retryable = True
     code = "leg_failed"
 
-    def __init__(self, message: str, *, side: Blame, param: str | None = None, request_id: str = "") -> None:
+    def __init__(self, message: str, *, side: Blame) -> None:
         """`side` is the role whose leg it was: Blame.PREFILL or Blame.DECODE."""
-        super().__init__(message, param=param, request_id=request_id)
+        super().__init__(message)
         self.side = side
 
 
@@ -254,9 +253,9 @@ class LegUnreachable(LegError):
     http_status = 503
     code = "leg_unreachable"
 
-    def __init__(self, message: str, *, side: Blame, request_id: str = "") -> None:
+    def __init__(self, message: str, *, side: Blame) -> None:
         """The code names the role: `prefill_unreachable` or `decode_unreachable`."""
-        super().__init__(message, side=side, request_id=request_id)
+        super().__init__(message, side=side)
         self.code = f"{side}_unreachable"
 
 
@@ -279,9 +278,9 @@ class LegTimeout(LegError):
     http_status = 504
     code = "leg_timeout"
 
-    def __init__(self, message: str, *, side: Blame, phase: str = "leg", request_id: str = "") -> None:
+    def __init__(self, message: str, *, side: Blame, phase: str = "leg") -> None:
         """`phase` is the one whose deadline passed; the code is `<phase>_timeout`."""
-        super().__init__(message, side=side, request_id=request_id)
+        super().__init__(message, side=side)
         self.code = f"{phase}_timeout"
 
 

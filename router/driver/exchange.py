@@ -7,6 +7,7 @@ from decode's connection through the Reply to the client.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from math import inf
 from time import monotonic
@@ -29,6 +30,8 @@ from router.legs.leg import Leg
 
 if TYPE_CHECKING:
     from router.driver.router import Router
+
+LOG = logging.getLogger("tandem.router")
 
 # Members of an Enum are looked up by a Python call; a module's names are not.
 _PLACED, _PREFILL_DONE = Edge.PLACED, Edge.PREFILL_DONE
@@ -80,7 +83,7 @@ class Exchange(Attempts):
         """Prefill has finished and its KV cache is pinned for decode, or it has refused."""
         attempt = self._attempt
         if attempt is None:
-            raise Impossible("Prefill has answered a request without one.", request_id=self.request_id)
+            raise Impossible(f"Prefill has answered request {self.request_id}, which has no attempt.")
         now = monotonic()
         self.prefilled_s = now - self.arrived_at
         handed_over = attempt.read_prefill(status, headers, body)
@@ -175,11 +178,11 @@ class Exchange(Attempts):
             _RUN[effect](self)
 
     def _break_impossible(self, edge: Edge) -> None:
-        what = f"There is no row for {edge.name} in ({self._node.stand})."
-        error = Impossible(what, request_id=self.request_id)
+        what = f"request {self.request_id}: the Lifecycle has no row for {edge.name} in ({self._node.stand})"
         if self._node.stand.closed:
-            raise error
-        self.expire(error)
+            raise Impossible(what)
+        LOG.error("%s; it ends here", what)
+        self.expire(Impossible("The router met a case that it has no rule for; its log says which."))
 
     def _fail(self, side: Blame, verdict: Verdict) -> None:
         """A leg of this side has failed for good, or another attempt is to cure it."""

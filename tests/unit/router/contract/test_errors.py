@@ -22,10 +22,10 @@ def leaves() -> list[type[TandemError]]:
     return [error for error in tree() if error.__module__ == errors.__name__ and not error.__subclasses__()]
 
 
-def test_an_error_keeps_its_sentence_parameter_and_request() -> None:
-    error = BadRequest("No.", param="stop", request_id="req-1")
-    assert (str(error), error.message, error.param, error.request_id) == ("No.", "No.", "stop", "req-1")
-    assert (StoreDown("Down.").param, StoreDown("Down.").request_id) == (None, "")
+def test_an_error_keeps_its_sentence_and_parameter() -> None:
+    error = BadRequest("No.", param="stop")
+    assert (str(error), error.message, error.param) == ("No.", "No.", "stop")
+    assert StoreDown("Down.").param is None
 
 
 def test_blame_follows_the_branch() -> None:
@@ -50,8 +50,8 @@ def test_codes_are_machine_readable() -> None:
 @pytest.mark.parametrize("error", [LegUnreachable, LegBroken])
 @pytest.mark.parametrize("side", [Blame.PREFILL, Blame.DECODE])
 def test_a_leg_error_names_its_side(error: type[errors.LegError], side: Blame) -> None:
-    raised = error("Gone.", side=side, request_id="req-1")
-    assert (raised.side, raised.request_id, raised.retryable) == (side, "req-1", True)
+    raised = error("Gone.", side=side)
+    assert (raised.side, raised.retryable) == (side, True)
 
 
 def test_a_leg_timeout_is_named_after_its_phase() -> None:

@@ -177,10 +177,12 @@ async def test_the_total_ends_it_whatever_it_does(scene):
     s.finish()
 
 
-async def test_a_fact_without_a_row_ends_the_request_as_a_bug(scene):
+async def test_a_fact_without_a_row_ends_the_request_as_a_bug_and_the_log_names_both(scene, caplog):
     s = scene()
     s.exchange._step(Edge.DECODE_DONE)
-    assert isinstance(s.client.refused, Impossible) and "DECODE_DONE" in s.client.refused.message
+    assert isinstance(s.client.refused, Impossible)
+    (line,) = caplog.messages
+    assert s.exchange.request_id in line and "DECODE_DONE" in line and "client waiting" in line
     with pytest.raises(Impossible):
         s.exchange.expire(Draining("Over."))
     with pytest.raises(Impossible):
