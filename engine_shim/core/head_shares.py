@@ -20,7 +20,6 @@ class HeadMove:
     """Neighbouring heads that one rank sends to another; heads counted from each rank's own first."""
 
     source_rank: int
-    target_rank: int
     source_head: int
     target_head: int
     num_heads: int
@@ -32,16 +31,16 @@ def moves_to(target: KVLayout, source: KVLayout) -> tuple[HeadMove, ...]:
     `source` is the layout of any rank of prefill.
     """
     if target.latent:
-        return (HeadMove(target.tp_rank % source.tp_size, target.tp_rank, 0, 0, 1),)
+        return (HeadMove(target.tp_rank % source.tp_size, 0, 0, 1),)
     moves: list[HeadMove] = []
     for place in range(target.num_kv_heads):
         head = target.first_head + place
         rank, within = _owner(head, source, target.tp_rank)
         last = moves[-1] if moves else None
         if last is not None and last.source_rank == rank:
-            moves[-1] = HeadMove(rank, target.tp_rank, last.source_head, last.target_head, last.num_heads + 1)
+            moves[-1] = HeadMove(rank, last.source_head, last.target_head, last.num_heads + 1)
         else:
-            moves.append(HeadMove(rank, target.tp_rank, within, place, 1))
+            moves.append(HeadMove(rank, within, place, 1))
     return tuple(moves)
 
 

@@ -22,7 +22,7 @@ cache only at `kv_ready`. `unpin` and `abort` of an unknown sequence do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -213,9 +213,8 @@ class ModelCard:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     weights_digest: str
-    """Equal weights give equal digests, whatever file they came from is not promised."""
+    """Equal for the same file of weights; of another file with equal weights it may differ."""
     created_unix_s: int
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):

@@ -1,7 +1,7 @@
 """The one thread that owns the Fabric.
 
 Others put commands into its inbox; it answers by events, delivered on the event loop. It is also the Fabric's
-progress: while anything is expected it polls every `busy_poll_s`, else every `idle_poll_s`, and a command wakes it at
+progress: while anything is expected it polls every BUSY_POLL_S, else every IDLE_POLL_S, and a command wakes it at
 once. One bad command or notice costs only its own sender: each is handled by itself.
 """
 
@@ -25,7 +25,10 @@ from router.contract.errors import EngineDown, PeerGone, TandemError, TransferFa
 
 log = logging.getLogger("tandem.fabric")
 
+BUSY_POLL_S = 0.0002
+IDLE_POLL_S = 0.005
 LAST_POLLS = 50
+"""Before the Fabric is closed: last notices are handed to the network by progress alone."""
 BROKEN_AFTER_S = 5.0
 """A fabric that fails at every turn for so long will not come back: its GPU is lost, or its agent."""
 
@@ -108,14 +111,6 @@ class FabricBroken:
 FabricEvent = NoticeCame | CopyEnded | PeerLost | FabricBroken
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often the thread polls, seconds."""
-
-    busy_poll_s: float = 0.0002
-    idle_poll_s: float = 0.005
-
-
 class Writer(Protocol):
     """Whoever owns the Fabric and obeys; its events come on the event loop that it was made with."""
 
@@ -140,7 +135,6 @@ class WriterThread:
         make_fabric: Callable[[], Fabric],
         loop: AbstractEventLoop,
         on_event: Callable[[FabricEvent], None],
-        pace: Pace | None = None,
         gate: StepGate | None = None,
     ) -> None:
         """Nothing runs yet.
@@ -149,14 +143,12 @@ class WriterThread:
             make_fabric: called on the thread: an agent must not be shared with the thread that made it.
             loop: where `on_event` is called.
             on_event: gets every event.
-            pace: how often the thread polls.
             gate: copies are posted between the steps of an engine; None: whenever they come.
         """
         self._gate = gate
         self._make_fabric = make_fabric
         self._loop = loop
         self._on_event = on_event
-        self._pace = pace or Pace()
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._copies: dict[CopyKey, PeerName] = {}
         self._expected = 0
@@ -200,17 +192,16 @@ class WriterThread:
             log.exception("The fabric broke.")
             self._tell_broken(error)
             return
-        # Last notices are handed to the network by progress alone.
         for _ in range(LAST_POLLS):
             self._advance(fabric)
-            time.sleep(self._pace.busy_poll_s)
+            time.sleep(BUSY_POLL_S)
         fabric.close()
 
     def _take_commands(self, fabric: Fabric) -> bool:
         """Wait for the first command up to one poll interval, then take all; False after Stop."""
         busy = self._expected or self._copies
         try:
-            command = self._inbox.get(timeout=self._pace.busy_poll_s if busy else self._pace.idle_poll_s)
+            command = self._inbox.get(timeout=BUSY_POLL_S if busy else IDLE_POLL_S)
             while True:
                 if isinstance(command, Stop):
                     return False
