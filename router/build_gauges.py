@@ -15,7 +15,7 @@ from router.core.recovery import OVERDUE, OWNER_GONE
 from router.driver.mend import FREED, LOST
 from router.driver.reaper import Reaper
 from router.driver.screen import BAD_HOST, REASONS
-from router.observe.families import counters, gauge
+from router.observe.families import counter, counters, gauge
 from router.store.ledger import Ledger
 from router.vitals import health_metrics, line_metrics
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 def _num_bad(parts: Parts) -> int:
     return parts.servers.num_bad if parts.servers is not None else 0
+
+
+def _dropped_bytes(parts: Parts) -> float:
+    return float(parts.request_log.dropped_bytes) if parts.request_log is not None else 0.0
 
 
 _WHO = ("role", "draining")
@@ -83,6 +87,9 @@ def gauges(parts: Parts) -> list[Metric]:
         gauge("tandem_instances", "Live instances, by role and whether they are draining", _instances(members), _WHO),
         *line_metrics(router),
         gauge("tandem_store_degraded", "1 while the store does not answer", [((), float(parts.degraded))]),
+        counter(
+            "tandem_log_dropped_bytes", "Request log that its reader has not taken", (), {(): _dropped_bytes(parts)}
+        ),
         *((parts.tracing.metric(),) if parts.tracing is not None else ()),
         *(_recovery_metrics(parts.reaper) if parts.reaper is not None else ()),
         *(_ledger_metrics(parts.ledger) if parts.ledger is not None else ()),

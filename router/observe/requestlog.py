@@ -32,6 +32,7 @@ class RequestLog:
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._armed = False
         self.dropped_bytes = 0
+        """Of lines that nobody has taken."""
         self._writer = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._writer.start()
 
