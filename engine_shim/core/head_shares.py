@@ -44,11 +44,6 @@ def moves_to(target: KVLayout, source: KVLayout) -> tuple[HeadMove, ...]:
     return tuple(moves)
 
 
-def writers_of(target: KVLayout, source: KVLayout) -> tuple[int, ...]:
-    """The ranks of prefill whose Tags a rank of decode waits for."""
-    return tuple(move.source_rank for move in moves_to(target, source))
-
-
 def move_between(source: KVLayout, target: KVLayout) -> HeadMove | None:
     """What the rank that `source` describes sends to the rank that `target` describes; None: nothing."""
     return next((move for move in moves_to(target, source) if move.source_rank == source.tp_rank), None)

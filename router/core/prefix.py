@@ -30,9 +30,9 @@ from router.core.weights import weigh_tokens
 
 ENDS = tuple(round(512 * 2 ** (half / 2)) for half in range(15))
 """Lengths of the beginnings, bytes: 512 to 65,536. A shorter prompt has no mark and goes anywhere."""
-_GUESS_NUMBER = 4
-GUESS_BYTES = ENDS[_GUESS_NUMBER]
-"""2,048: longer than many system prompts, so that not all conversations have the same guess."""
+GUESS_BYTES = 2048
+"""One of ENDS, longer than many system prompts, so that not all conversations have the same guess."""
+_GUESS_NUMBER = ENDS.index(GUESS_BYTES)
 
 MAX_MARKS = 1 << 16
 """Marks in memory, about 10 MB."""

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from engine_shim.core.head_shares import moves_to
 from engine_shim.core.transfer_plan import Side, TransferPlan
 from router.contract.kv import KVLayout, KVOrder
 
@@ -44,6 +45,11 @@ def ranks_of(layout: KVLayout, all_heads: int, tp_size: int) -> list[KVLayout]:
         replace(layout, num_kv_heads=held, tp_size=tp_size, tp_rank=rank, model_kv_heads=all_heads)
         for rank in range(tp_size)
     ]
+
+
+def writers_of(target: KVLayout, source: KVLayout) -> tuple[int, ...]:
+    """The ranks of prefill that write to a rank of decode; `source` is the layout of any of them."""
+    return tuple(move.source_rank for move in moves_to(target, source))
 
 
 class Model:

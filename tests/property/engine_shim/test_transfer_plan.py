@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_shim.core.head_shares import writers_of
 from engine_shim.core.layerwise import layers_pay
 from engine_shim.core.transfer_plan import Side, plan_transfer
 from router.contract.errors import LayoutMismatch, TransferFailed
 from router.contract.kv import KVLayout, KVOrder
-from tests.support.kv_oracle import Model, apply, heads_of, place_of, ranks_of
+from tests.support.kv_oracle import Model, apply, heads_of, place_of, ranks_of, writers_of
 
 
 def layout(block_tokens: int, num_blocks: int, order: KVOrder, **other: object) -> KVLayout:

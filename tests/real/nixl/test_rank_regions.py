@@ -9,10 +9,9 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from engine_shim.core.head_shares import writers_of
 from engine_shim.core.transfer_plan import Side, plan_transfer
 from router.contract.kv import KVLayout, KVOrder
-from tests.support.kv_oracle import Model, ranks_of
+from tests.support.kv_oracle import Model, ranks_of, writers_of
 from tests.support.nixl_process import NixlProcess
 
 SIZE = 1 << 20
