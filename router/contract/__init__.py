@@ -1,1 +1,1 @@
-"""Words that the router and the shims both speak. Standard library only, no I/O, no clock."""
+"""Words that the router and the shims both speak. The standard library and msgspec only, no I/O, no clock."""

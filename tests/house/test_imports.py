@@ -1,15 +1,17 @@
 """The import rules of pyproject.toml hold, and they would notice."""
 
+import ast
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
-from tests.support.source_tree import PACKAGES, ROOT
+from tests.support.source_tree import PACKAGES, ROOT, modules
 
 LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 
@@ -23,9 +25,26 @@ def lint_imports(root: Path) -> tuple[int, str]:
     return run.returncode, run.stdout
 
 
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Every module that is imported, by its whole name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
 def test_all_contracts_hold() -> None:
     status, output = lint_imports(ROOT)
     assert status == 0, output
+
+
+def test_contract_needs_the_standard_library_and_msgspec_alone() -> None:
+    contract = [module for module in modules() if module.path.startswith("router/contract/")]
+    imported = {name.partition(".")[0] for module in contract for name in imports(module.tree)}
+    assert imported - sys.stdlib_module_names == {"msgspec", "router"}
+    ours = {name for module in contract for name in imports(module.tree) if name.startswith("router")}
+    assert {name for name in ours if not name.startswith("router.contract")} == set()
 
 
 def test_whatever_else_the_router_has_is_forbidden_to_shims() -> None:
