@@ -169,5 +169,5 @@ bench: install  ## compare push, pull, local and monolithic on this machine (hal
 		--output-tokens 32 --json .tandem/bench/serve.json $(ARGS)
 
 clean:  ## remove caches, logs and build results (the environment stays: rm -r .venv)
-	rm -rf .tandem build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf .tandem build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .import_linter_cache .coverage
 	find router engine_shim tests -name __pycache__ -type d -prune -exec rm -rf {} +
