@@ -1,7 +1,8 @@
 """The one thread that owns the engine.
 
 Verbs are queued and run between two steps; events come back on the event loop, one call per step. The engine's load is
-copied after every step, so that reading it never waits for a step.
+copied after every step, so that reading it never waits for a step. Whoever waits for the answer to a verb hears of the
+thread's end instead, when that comes first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from engine_shim.engine.port import Engine, EngineEvent, EngineLoad, SequenceRequest
 from engine_shim.loop_calls import call_on_loop, settle_on_loop
@@ -20,6 +22,7 @@ from router.contract.errors import EngineDown, TandemError
 log = logging.getLogger("tandem.engine")
 
 Verb = Callable[[Engine], None]
+T = TypeVar("T")
 
 
 class EngineThread:
@@ -40,6 +43,10 @@ class EngineThread:
         self._on_events = on_events
         self._on_down = on_down
         self._inbox: SimpleQueue[Verb | None] = SimpleQueue()
+        # Any: each verb has an answer of its own type.
+        self._replies: set[Future[Any]] = set()
+        """Those that somebody waits for; the event loop's, as is the next one."""
+        self._ended: EngineDown | None = None
         self._thread = threading.Thread(target=self._run, name="tandem-engine", daemon=True)
         self._load: EngineLoad = engine.load()
         engine.tell_early(lambda part: self._tell([part]))
@@ -59,7 +66,7 @@ class EngineThread:
         self._thread.join(wait_for_s)
 
     async def add(self, request: SequenceRequest) -> None:
-        """The sequence is queued. Raises what the engine raises."""
+        """The sequence is queued. Raises what the engine raises, and EngineDown when there is none any more."""
         reply: Future[None] = self._loop.create_future()
 
         def verb(engine: Engine) -> None:
@@ -69,14 +76,23 @@ class EngineThread:
             except TandemError as error:
                 settle_on_loop(self._loop, reply, error)
 
-        self._inbox.put(verb)
-        await reply
+        await self._ask(verb, reply)
 
     async def num_cached(self, prompt: tuple[int, ...]) -> int:
-        """See Engine.num_cached."""
+        """See Engine.num_cached. Raises EngineDown when there is no engine any more."""
         reply: Future[int] = self._loop.create_future()
-        self._inbox.put(lambda engine: settle_on_loop(self._loop, reply, engine.num_cached(prompt)))
-        return await reply
+        return await self._ask(lambda engine: settle_on_loop(self._loop, reply, engine.num_cached(prompt)), reply)
+
+    async def _ask(self, verb: Verb, reply: Future[T]) -> T:
+        """What the verb puts into `reply`."""
+        if self._ended is not None:
+            raise self._ended
+        self._replies.add(reply)
+        self._inbox.put(verb)
+        try:
+            return await reply
+        finally:
+            self._replies.discard(reply)
 
     def abort(self, seq_id: str) -> None:
         """See Engine.abort; takes effect before the next step."""
@@ -95,6 +111,7 @@ class EngineThread:
         self._inbox.put(lambda engine: engine.unpin(seq_id))
 
     def _run(self) -> None:
+        down = EngineDown("The engine has been stopped; use another instance.")
         try:
             while self._take_verbs():
                 if self._engine.has_work():
@@ -107,6 +124,13 @@ class EngineThread:
             log.exception("The engine stopped.")
             down = EngineDown(f"The engine stopped ({type(error).__name__}); this instance must be restarted.")
             call_on_loop(self._loop, lambda: self._on_down(down))
+        call_on_loop(self._loop, lambda: self._end(down))
+
+    def _end(self, down: EngineDown) -> None:
+        self._ended = down
+        for reply in tuple(self._replies):
+            if not reply.done():
+                reply.set_exception(down)
 
     def _step(self) -> list[EngineEvent]:
         if self._gate is None:

@@ -246,7 +246,7 @@ class Router:
         return pool
 
     def make_pool(self, url: str) -> LegPool:
-        """Connections to this address for whatever is no leg."""
+        """New connections to this address, as keys, TLS and the rules for hosts have it."""
         return LegPool(url, self.conduct.pool, self.conduct.access)
 
     def pools(self) -> dict[str, LegPool]:

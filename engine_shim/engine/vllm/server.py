@@ -135,7 +135,7 @@ class VllmServer:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def endpoints(self) -> tuple[str, ...]:
-        """The paths of ENDPOINTS that it has; which ones depends on the model. None when it does not say."""
+        """The paths of ENDPOINTS that it has; which ones depends on the model. Empty when it does not say."""
         try:
             reply = await self.client.get("/openapi.json", timeout=30.0)
             paths = msgspec.json.decode(reply.content, type=_Document).paths
