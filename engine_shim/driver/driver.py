@@ -34,7 +34,7 @@ from engine_shim.engine.port import (
     SequenceRequest,
     TokensOut,
 )
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 from engine_shim.fabric.writer import FabricBroken, FabricEvent
 from router.contract.errors import BadRequest, Draining, EngineDown, Impossible, StaleAttempt, TandemError
 from router.contract.ids import TransferId

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine_shim.engine.port import TokensOut
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 from engine_shim.serve import sse
 from engine_shim.serve.intake import Intake
 from engine_shim.serve.usage import Tally, Usage

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine_shim.engine.detokenizer import detokenizer_of
 from engine_shim.engine.port import TokensOut
-from engine_shim.engine.reference.detokenizer import detokenizer_of
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 from engine_shim.serve import sse
 from engine_shim.serve.answer import Answer, EventUsage, Head, ids_of, text_of
 from engine_shim.serve.intake import Intake

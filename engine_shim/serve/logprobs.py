@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from engine_shim.engine.detokenizer import Detokenizer
 from engine_shim.engine.port import TokenLogprob
-from engine_shim.engine.reference.detokenizer import Detokenizer
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 
 FLOOR = -9999.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_shim.engine.port import ModelCard
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 from engine_shim.serve.chat_messages import template_messages
 from engine_shim.serve.intake import Prompt
 from engine_shim.serve.openai_body import ChatBody, CompletionBody, TokenizeBody

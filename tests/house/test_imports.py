@@ -67,6 +67,7 @@ def test_whatever_else_the_router_has_is_forbidden_to_shims() -> None:
         ),
         ("router/store/keys.py", "import router.driver", "Imports of the router flow one way"),
         ("engine_shim/core/__init__.py", "import engine_shim.serve", "Imports of the shim flow one way"),
+        ("engine_shim/serve/sse.py", "import engine_shim.engine.reference", "What serves and drives an engine"),
     ],
     ids=lambda value: value.replace("/", "."),
 )

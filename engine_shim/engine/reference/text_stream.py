@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine_shim.engine.detokenizer import detokenizer_of
 from engine_shim.engine.port import SamplingParams
-from engine_shim.engine.reference.detokenizer import detokenizer_of
 from engine_shim.engine.reference.stop_strings import StopStrings
 from engine_shim.engine.reference.tokenizer import Tokenizer
 

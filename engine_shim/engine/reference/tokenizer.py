@@ -1,4 +1,4 @@
-"""Tokenizer: text to token ids and back, as the checkpoint's authors meant it."""
+"""Tokenizer: text to token ids and back, as the checkpoint's authors meant it; see `engine.tokenizer` for its port."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tokenizer:
         """One above the highest token id."""
         self._longest_token_chars = max(map(len, ids), default=1)
         self.is_byte_level = isinstance(self._backend.decoder, decoders.ByteLevel)
-        """True when the text of any ids is the UTF-8 decoding of their joined `token_bytes`."""
+        """See the port."""
         self._templates = {
             name: ChatTemplate(source, vocabulary.special_tokens) for name, source in vocabulary.chat_templates.items()
         }
@@ -54,29 +54,27 @@ class Tokenizer:
         return cls(read_directory(path) if path.is_dir() else read_gguf_vocabulary(path))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`; special tokens written out in the text become their ids."""
+        """See the port."""
         # As a batch of one, since `encode` also finds where each token stands in the text: a quarter of its time.
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
 
     def least_tokens(self, text: str) -> int:
-        """A lower bound of the number of tokens of `text`, without encoding it; 0 where none can be given.
-
-        Unicode's canonical composition, which a normalizer may apply, joins at most four characters to one.
-        """
+        """See the port."""
+        # Unicode's canonical composition, which a normalizer may apply, joins at most four characters to one.
         return len(text) // (4 * self._longest_token_chars) if self.is_byte_level else 0
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of these ids; bytes that are no UTF-8 become U+FFFD, ids without a token become nothing."""
+        """See the port."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token on its own; U+FFFD stands for a part of a character, "" for an id without a token."""
+        """See the port."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to the text, as UTF-8 bytes; a special token gives its name."""
+        """See the port."""
         token = self._backend.id_to_token(token_id)
         if token is None:
             return b""
@@ -87,7 +85,7 @@ class Tokenizer:
         return token.replace("\u2581", " ").encode()
 
     def is_special(self, token_id: int) -> bool:
-        """True for a control token, which `skip_special_tokens` leaves out."""
+        """See the port."""
         return token_id in self._special_ids
 
     # Any: decoded JSON of the request; the template alone knows what it reads of it.

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
+from engine_shim.engine.detokenizer import detokenizer_of
 from engine_shim.engine.port import TokenLogprob
-from engine_shim.engine.reference.detokenizer import detokenizer_of
 from engine_shim.serve.logprobs import (
     ChatLogprobs,
     ChatTokenLogprob,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_shim.engine.reference.detokenizer import ByteDetokenizer, WindowDetokenizer, detokenizer_of
+from engine_shim.engine.detokenizer import ByteDetokenizer, WindowDetokenizer, detokenizer_of
 from engine_shim.engine.reference.tokenizer import Tokenizer
 from tests.support.vocabularies import SPACE, write_byte_level_gguf, write_sentencepiece_gguf
 

@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine_shim.engine.reference.tokenizer import Tokenizer
+from engine_shim.engine.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
 _MAX_WITHHELD_TOKENS = 8
