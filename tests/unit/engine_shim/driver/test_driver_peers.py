@@ -7,6 +7,7 @@ import pytest
 
 from engine_shim.core.fates import Call, FateClocks
 from engine_shim.core.rendezvous import PrefillClocks
+from engine_shim.core.seat_ticket import SeatState
 from engine_shim.core.seats import DecodeClocks
 from engine_shim.driver.driver import TICK_S
 from engine_shim.driver.hand_over import KVFailure
@@ -131,7 +132,8 @@ async def test_seats_of_a_request_that_left_wait_for_a_prefill_that_cannot_be_re
     """Neither time nor a broken connection frees what somebody might still write; an answer does."""
     prefill_id = engine_id_of(plain.prefill)
     stream = await plain.decode.submit(prompt_request(PROMPT), decode_handoff("q1", plain.prefill, Mode.PUSH), 30.0)
-    await until(lambda: plain.d.load().held_blocks == 4)
+    desk = hand_over_of(plain.decode).decode.desk
+    await until(lambda: desk.state_of(TransferId("q1")) is SeatState.WAITING)
     plain.site.calls[prefill_id] = Call.SILENT
     hand_over_of(plain.decode).peers.on_lost(prefill_id)
     stream.close()
