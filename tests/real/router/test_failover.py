@@ -10,8 +10,8 @@ from router.contract.instance import Role
 from router.contract.seal import Seal
 from router.store.connection import connect
 from router.store.fleet import FleetStore
-from router.store.ledger import Ledger
 from router.store.recovery import Recovery
+from tests.support.read_ledger import ReadLedger
 from tests.support.routers import BODY, PATH, until
 from tests.support.sentinels import watched_pair
 from tests.support.stored_site import HALF_OPEN, KEY, Site, stream
@@ -23,7 +23,7 @@ async def test_a_failover_costs_no_request_and_dead_routers_are_still_found() ->
     p0, d0 = MockEngine(Role.PREFILL, "p0", seal=Seal(KEY)), MockEngine(Role.DECODE, "d0", seal=Seal(KEY))
     async with watched_pair() as pair:
         client = connect(pair.url, timeout_s=0.5)
-        fleet, ledger = FleetStore(client, "test"), Ledger(client, "test", "watcher")
+        fleet, ledger = FleetStore(client, "test"), ReadLedger(client, "test", "watcher")
         for engine in (p0, d0):
             await engine.start()
             await fleet.register(engine.instance, 600.0)
