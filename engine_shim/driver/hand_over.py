@@ -20,7 +20,7 @@ from engine_shim.driver.peers import Peers
 from engine_shim.driver.prefill_side import PrefillShell, PrefillSide
 from engine_shim.engine.port import Purpose, SequenceRequest
 from engine_shim.fabric.port import PeerName
-from engine_shim.fabric.writer import CopyEnded, Expect, FabricEvent, NoticeCame, PeerLost, Writer
+from engine_shim.fabric.writer import CopyEnded, Expect, NoticeCame, PeerLost, TransferEvent, Writer
 from router.contract.errors import RegistrationTimeout, TandemError
 from router.contract.ids import EngineId, TransferId
 from router.contract.notices import Acknowledged, Granted, Left, Refused, Stopped
@@ -134,7 +134,7 @@ class HandOver:
             "recomputed": self.num_recomputed,
         }
 
-    def on_fabric_event(self, event: FabricEvent) -> None:
+    def on_fabric_event(self, event: TransferEvent) -> None:
         """What the writer thread saw."""
         match event:
             case NoticeCame(peer, notice):

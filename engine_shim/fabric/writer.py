@@ -108,7 +108,8 @@ class FabricBroken:
     error: EngineDown
 
 
-FabricEvent = NoticeCame | CopyEnded | PeerLost | FabricBroken
+TransferEvent = NoticeCame | CopyEnded | PeerLost
+FabricEvent = TransferEvent | FabricBroken
 
 
 class Writer(Protocol):
