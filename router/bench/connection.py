@@ -35,13 +35,14 @@ class Target:
         Raises:
             BadSettings: not an http or https URL with a host.
         """
+        unusable = BadSettings(f"{url!r} is no server's URL; give something like http://127.0.0.1:8000.")
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
-        except ValueError:  # half a pair of brackets, or a port that is none
-            host = None
+        except ValueError as error:  # half a pair of brackets, or a port that is none
+            raise unusable from error
         if host is None or parts.scheme not in ("http", "https"):
-            raise BadSettings(f"{url!r} is no server's URL; give something like http://127.0.0.1:8000.")
+            raise unusable
         tls = parts.scheme == "https"
         prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         return cls(host, port or (443 if tls else 80), tls, prefix)
