@@ -137,12 +137,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Every setting is also an environment variable ({ENV_PREFIX}PORT) and a key of the --config file; "
         f"secrets are only that: {', '.join(ENV_PREFIX + name.upper() for name in SECRETS)}.",
     )
-    parser.add_argument("--config", default=None, help="settings file: YAML, TOML or JSON by its suffix")
+    parser.add_argument(
+        "--config", metavar="FILE", default=None, help="settings file: YAML, TOML or JSON by its suffix"
+    )
     parser.add_argument(
         "--check-config",
         action="store_true",
         default=False,
-        help="print the settings in force, or what is wrong; serve not",
+        help="print the settings in force, or what is wrong, and do not serve",
     )
     parser.add_argument(
         "--print-schema",
@@ -163,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             flag,
             action="append" if listed else "store",
-            metavar=field.name.upper(),
+            metavar="STR" if listed else hints[field.name].__name__.upper(),
             help=f"{texts[field.name]} (default: {shown if shown != '' else 'none'})",
         )
     return parser

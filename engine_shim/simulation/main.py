@@ -25,15 +25,16 @@ def new_parser() -> argparse.ArgumentParser:
         description="Play the router's and the shims' real machines in a seeded world with virtual time, an unkind "
         "network, crashes and stops. The exit status is 1 when a promise is broken; with --ablate it is 0 when the "
         "promise that the safeguard keeps is found broken, and 1 when it is not.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--seeds", type=int, default=1000, metavar="N", help="how many seeds to play")
-    add("--first-seed", type=int, default=0, metavar="S", help="the first of them")
+    add("--seeds", type=int, default=1000, metavar="N", help="how many seeds to play (default: %(default)s)")
+    add("--first-seed", type=int, default=0, metavar="S", help="the first of them (default: %(default)s)")
     add("--seed", type=int, metavar="S", help="play this one only, and print its Story")
     add("--ablate", metavar="SAFEGUARD", help="switch a safeguard off and look for what breaks")
     add("--list", action="store_true", help="list the safeguards and what breaks without them")
-    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to play in")
+    add(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: %(default)s)"
+    )
     add("--coverage", action="store_true", help="print how often each row of the tables was visited")
     add("--json", metavar="FILE", help="write the findings there, - for stdout")
     return parser

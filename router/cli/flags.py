@@ -13,7 +13,9 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows a default where there is one; a flag's own text says what its absence means."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
+        # 0 equals False, and is a default to show.
+        absent = action.default is None or action.default is False
+        return action.help if absent else super()._get_help_string(action)
 
 
 def new_parser(command: str, description: str) -> argparse.ArgumentParser:

@@ -7,6 +7,8 @@ from router.cli.setup import EngineChoice
 def parser():
     made = new_parser("x", "Does x.")
     made.add_argument("--model", default="m", help="the model")
+    made.add_argument("--seed", type=int, default=0, help="the seed")
+    made.add_argument("--json", action="store_true", help="print JSON")
     add_engine_flags(made)
     return made
 
@@ -27,7 +29,9 @@ def test_help_shows_defaults_only_where_there_are_some():
     text = " ".join(parser().format_help().split())
     assert text.startswith("usage: tandem x ")
     assert "the model (default: m)" in text
+    assert "the seed (default: 0)" in text
     assert "None" not in text
+    assert "False" not in text
 
 
 @pytest.mark.parametrize("url", ["http://h", "https://h:1/v1", "http://[::1]:8000"])
