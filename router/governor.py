@@ -35,7 +35,7 @@ LOG = logging.getLogger("tandem.router")
 LOOK_S = 1.0
 
 RULES = frozenset(
-    {"mode", "local_below_chars", "crossover_tokens", "prefill_policy", "decode_policy", "decode_lead_s", "return_path"}
+    {"mode", "local_below_bytes", "crossover_tokens", "prefill_policy", "decode_policy", "decode_lead_s", "return_path"}
 )
 RETRIES = frozenset({"retry_share", "retry_floor_per_s"})
 CONDUCT = frozenset(

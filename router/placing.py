@@ -19,7 +19,7 @@ def build_rules(settings: Settings) -> Rules:
     """The Rules of one router; policies that remember begin with nothing."""
     return Rules(
         mode=None if settings.mode == "auto" else Mode(settings.mode),
-        local_below_chars=settings.local_below_chars,
+        local_below_bytes=settings.local_below_bytes,
         prefill_policy=prefill_policy(settings.prefill_policy),
         decode_policy=decode_policy(settings.decode_policy),
         crossover_tokens=settings.crossover_tokens,

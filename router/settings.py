@@ -57,7 +57,7 @@ class Settings:
     """How the KV cache reaches decode: push, pull, local (no disaggregation), or auto (what suits prompt and pair)."""
     mode_header: str = ""
     """Header by which a client may name the mode, such as x-tandem-mode: pull, or !local for any but it."""
-    local_below_chars: int = 0
+    local_below_bytes: int = 0
     """Requests with fewer body bytes run on decode alone; 0: never."""
     crossover_tokens: int = 0
     """With mode auto, prompts of fewer estimated tokens run on decode alone; 0: learned from times to first token."""

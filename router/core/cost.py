@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.core.fleet import Member
-from router.core.intake import CHARS_PER_TOKEN, Intake
+from router.core.intake import BYTES_PER_TOKEN, Intake
 from router.core.policies import Weigh, scramble
 from router.core.prefix import PrefixMemory, find_marks
 from router.core.roster import Roster
@@ -53,7 +53,7 @@ class LeastPrefill:
         intake.kept_tokens = 0
         num_bytes, holders = self.memory.find(marks, members)
         if holders:
-            kept = min(num_bytes // CHARS_PER_TOKEN, tokens)
+            kept = min(num_bytes // BYTES_PER_TOKEN, tokens)
             holder = _quickest(holders, tokens - kept)
             # Equals are no reason to leave: a holder that is as quick computes less.
             if has_room(holder, tokens) and predict_prefill_s(holder, tokens - kept) <= predict_prefill_s(

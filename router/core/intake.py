@@ -12,7 +12,7 @@ from router.contract.instance import Mode
 from router.core.timing import Deadlines
 from router.core.trace import Trace
 
-CHARS_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 """How many body bytes are counted as one prompt token where only the relative size of requests matters."""
 
 
@@ -93,7 +93,7 @@ class Intake:
     @property
     def prompt_tokens(self) -> int:
         """An estimate of the prompt's size, in tokens; at least 1."""
-        return len(self.body) // CHARS_PER_TOKEN + 1
+        return len(self.body) // BYTES_PER_TOKEN + 1
 
     @property
     def max_tokens(self) -> int:

@@ -46,7 +46,7 @@ class Rules:
 
     mode: Mode | None = Mode.PUSH
     """None: what suits the prompt's size and the pair."""
-    local_below_chars: int = 0
+    local_below_bytes: int = 0
     """Bodies shorter than this many bytes are not worth a hand-over; 0 hands every one over."""
     prefill_policy: Policy = power_of_two
     decode_policy: Policy = power_of_two
@@ -222,7 +222,7 @@ class Desk:
             return _LOCAL, "configured"
         if intake.whole:
             return _LOCAL, intake.whole
-        if len(intake.body) < rules.local_below_chars:
+        if len(intake.body) < rules.local_below_bytes:
             return _LOCAL, "short"
         if pool.only_both:
             return _LOCAL, "only_both"

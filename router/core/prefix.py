@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from router.contract.ids import InstanceId
 from router.core.fleet import Member
-from router.core.intake import CHARS_PER_TOKEN, Intake
+from router.core.intake import BYTES_PER_TOKEN, Intake
 from router.core.policies import Weigh, power_of_two
 from router.core.ring import Rings, place_of
 from router.core.roster import Roster
@@ -121,7 +121,7 @@ class PrefixAffinity:
         num_bytes, holder = self._holder(members, find_marks(intake))
         if holder is None or not _is_worth(num_bytes, holder, power_of_two(members, weigh_tokens, intake, turn)):
             return 0, None
-        return num_bytes // CHARS_PER_TOKEN, holder
+        return num_bytes // BYTES_PER_TOKEN, holder
 
     def remember(self, intake: Intake, member: Member) -> None:
         """The prompt has been sent there."""
@@ -134,7 +134,7 @@ class PrefixAffinity:
 
 
 def _is_worth(num_bytes: int, holder: Member, other: Member) -> bool:
-    return weigh_tokens(holder) <= weigh_tokens(other) + num_bytes // CHARS_PER_TOKEN
+    return weigh_tokens(holder) <= weigh_tokens(other) + num_bytes // BYTES_PER_TOKEN
 
 
 def find_marks(intake: Intake) -> Sequence[int]:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.intake import CHARS_PER_TOKEN
+from router.core.intake import BYTES_PER_TOKEN
 from router.core.prefix import ENDS, PrefixAffinity
 from router.core.ring import Ring, key_of, points_of
 from router.core.session import BOUND, SessionAffinity, limit_of
@@ -60,7 +60,7 @@ def test_a_hot_prefix_melts_nobody(prompts: list[tuple[int, int]], num: int, tur
         chosen = policy(members, weigh_tokens, asked, turn + number)
         heaviest = max(weigh_tokens(member) for member in members)
         others = [weigh_tokens(member) for member in members if member is not chosen]
-        saved = max((end for end in ENDS if end <= size), default=0) // CHARS_PER_TOKEN
+        saved = max((end for end in ENDS if end <= size), default=0) // BYTES_PER_TOKEN
         if weigh_tokens(chosen) == heaviest and heaviest > saved + max(others):
             raise AssertionError(f"the heaviest of all was given more: {heaviest} beside {others}")
         chosen.burden.take(asked.prompt_tokens)

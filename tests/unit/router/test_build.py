@@ -8,7 +8,7 @@ def test_settings_reach_the_router():
     router = build_router(
         Settings(
             mode=Mode.PULL,
-            local_below_chars=7,
+            local_below_bytes=7,
             decode_policy="round_robin",
             prefill_cancel="never",
             attempts=4,
@@ -17,7 +17,7 @@ def test_settings_reach_the_router():
             engine_idle_s=2.5,
         )
     )
-    assert (router.desk.rules.mode, router.desk.rules.local_below_chars) == (Mode.PULL, 7)
+    assert (router.desk.rules.mode, router.desk.rules.local_below_bytes) == (Mode.PULL, 7)
     assert router.desk.rules.decode_policy is round_robin
     assert (router.conduct.cancels_prefill, router.conduct.attempts) == (False, 4)
     assert router.deadlines.next_token_s == 3.0

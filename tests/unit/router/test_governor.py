@@ -123,8 +123,8 @@ async def test_orders_come_before_settings(governed):
     await governor.orders.set_mode("local")
     await governor.orders.drain("d0", draining=True)
     assert router.desk.rules.mode is Mode.LOCAL and drained[-1] == {"d0"}
-    governor.change(replace(BASE, mode="pull", local_below_chars=3))
-    assert router.desk.rules.mode is Mode.LOCAL and router.desk.rules.local_below_chars == 3
+    governor.change(replace(BASE, mode="pull", local_below_bytes=3))
+    assert router.desk.rules.mode is Mode.LOCAL and router.desk.rules.local_below_bytes == 3
     await governor.orders.set_mode("auto")
     assert router.desk.rules.mode is None
     await governor.orders.set_mode("")
@@ -146,11 +146,11 @@ def test_a_rule_that_is_not_about_policies_leaves_them_what_they_remember(govern
     governor, router, _ = governed
     governor.change(replace(BASE, prefill_policy="prefix", decode_policy="session"))
     rules = router.desk.rules
-    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="session", local_below_chars=9, mode="auto"))
-    assert router.desk.rules.local_below_chars == 9 and router.desk.rules.mode is None
+    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="session", local_below_bytes=9, mode="auto"))
+    assert router.desk.rules.local_below_bytes == 9 and router.desk.rules.mode is None
     assert router.desk.rules.prefill_policy is rules.prefill_policy
     assert router.desk.rules.decode_policy is rules.decode_policy
-    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="prefix", local_below_chars=9, mode="auto"))
+    governor.change(replace(BASE, prefill_policy="prefix", decode_policy="prefix", local_below_bytes=9, mode="auto"))
     assert router.desk.rules.prefill_policy is rules.prefill_policy, "it is not its setting that has changed"
     assert router.desk.rules.decode_policy is not rules.decode_policy and router.desk.rules.decode_first
 
@@ -212,9 +212,9 @@ def test_whether_decode_is_chosen_late_changes_while_it_runs_and_what_was_learne
     governor.change(replace(BASE, decode_lead_s=0.1))
     late = router.desk.rules.late
     assert late.after_s(2.0) == 0.9 and router.desk.rules.learns and router.clerk.learn is not None
-    governor.change(replace(BASE, decode_lead_s=0.1, local_below_chars=9))
+    governor.change(replace(BASE, decode_lead_s=0.1, local_below_bytes=9))
     assert router.desk.rules.late is late
-    governor.change(replace(BASE, decode_lead_s=0.3, local_below_chars=9))
+    governor.change(replace(BASE, decode_lead_s=0.3, local_below_bytes=9))
     assert router.desk.rules.late.after_s(2.0) == 0.7
     governor.change(BASE)
     assert router.desk.rules.late is None and not router.desk.rules.learns

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from router.contract.errors import Draining, Overloaded, QuotaExceeded
 from router.core.admission import WAIT, Admission, Limits
 from router.core.budgets import Budget, Scope
-from router.core.intake import CHARS_PER_TOKEN, Endpoint, Intake
+from router.core.intake import BYTES_PER_TOKEN, Endpoint, Intake
 
 
 @dataclass(eq=False)
@@ -15,7 +15,7 @@ class Waiter:
 
 
 def intake(tokens=1, model="m", caller="", priority=0) -> Intake:
-    body = b" " * (tokens - 1) * CHARS_PER_TOKEN
+    body = b" " * (tokens - 1) * BYTES_PER_TOKEN
     return Intake(Endpoint.CHAT, body, model, False, "", caller=caller, priority=priority, owner=model)
 
 

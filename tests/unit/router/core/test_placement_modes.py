@@ -17,7 +17,7 @@ ASKED = "asked"
     [
         (fleet(prefill(), decode()), intake(), {"mode": Mode.LOCAL}, "configured"),
         (fleet(prefill(), decode()), intake(whole="n"), {}, "n"),
-        (fleet(prefill(), decode()), intake(body=b"x" * 99), {"local_below_chars": 100}, "short"),
+        (fleet(prefill(), decode()), intake(body=b"x" * 99), {"local_below_bytes": 100}, "short"),
         (fleet(both("d0")), intake(), {}, "only_both"),
     ],
 )
@@ -26,7 +26,7 @@ def test_local_has_its_reason(folded, request_, rules, reason):
 
 
 def test_a_body_at_the_limit_is_not_short():
-    assert chosen(choose(fleet(prefill(), decode()), intake(body=b"x" * 100), local_below_chars=100))[2] is Mode.PUSH
+    assert chosen(choose(fleet(prefill(), decode()), intake(body=b"x" * 100), local_below_bytes=100))[2] is Mode.PUSH
 
 
 def test_in_a_mixed_pool_each_pair_hands_over_as_it_can():
@@ -74,7 +74,7 @@ def test_without_a_pair_auto_is_local_and_says_so():
         ({Mode.PUSH, Mode.PULL}, {}, (Mode.PUSH, "configured")),
         ({Mode.PULL, Mode.LOCAL}, {}, (Mode.PULL, ASKED)),
         ({Mode.PUSH}, {"mode": Mode.LOCAL}, (Mode.PUSH, ASKED)),
-        ({Mode.PUSH, Mode.PULL}, {"local_below_chars": 10**6}, (Mode.PUSH, ASKED)),
+        ({Mode.PUSH, Mode.PULL}, {"local_below_bytes": 10**6}, (Mode.PUSH, ASKED)),
         ({Mode.PULL}, {"mode": None}, (Mode.PULL, ASKED)),
         ({Mode.PUSH, Mode.PULL}, {"mode": None}, (Mode.PUSH, "unknown")),
     ],

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from router.core.intake import CHARS_PER_TOKEN
+from router.core.intake import BYTES_PER_TOKEN
 from router.core.prefix import ENDS, GUESS_BYTES, MAX_HOLDERS, PrefixAffinity, PrefixMemory, marks_of
 from router.core.weights import weigh_tokens
 from tests.support.instances import intake, names, roster
@@ -53,7 +53,7 @@ def test_short_and_unknown_prompts_are_spread():
 def test_a_holder_is_left_when_its_queue_costs_more_than_the_beginning_saves():
     policy, members = PrefixAffinity(), roster(2)
     holder = pick(policy, members, SYSTEM)
-    saved = max(end for end in ENDS if end <= len(SYSTEM)) // CHARS_PER_TOKEN
+    saved = max(end for end in ENDS if end <= len(SYSTEM)) // BYTES_PER_TOKEN
     holder.burden.take(saved)
     assert pick(policy, members, SYSTEM, 1) is holder
     holder.burden.take(1)
@@ -103,7 +103,7 @@ def test_d10_replicas_send_the_same_prompts_to_the_same_instances():
 def test_a_guess_that_is_busy_is_no_holder():
     policy, members = PrefixAffinity(), roster(2)
     owner = pick(PrefixAffinity(), members, SYSTEM)
-    owner.burden.take(GUESS_BYTES // CHARS_PER_TOKEN + 1)
+    owner.burden.take(GUESS_BYTES // BYTES_PER_TOKEN + 1)
     assert pick(policy, members, SYSTEM) is not owner
     assert policy.keeper(members, intake(prompt=b"y" + SYSTEM), 0) == (0, None), "nothing is known of it"
 
