@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from statistics import linear_regression
 
@@ -105,8 +105,24 @@ def table(engines: Engines, tpot_s: float, cached_share: float) -> str:
     return "\n".join(lines)
 
 
+def positive(text: str) -> float:
+    """The `type` of a flag whose value is above 0."""
+    value = float(text)
+    if not 0 < value < inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """The `type` of a flag whose value is from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return value
+
+
 def main() -> int:
-    """The table is on standard output; the exit status is 2 for a file that says nothing of engines."""
+    """The table is on standard output; the exit status is 2 for what says nothing of engines."""
     parser = argparse.ArgumentParser(description="How many prefill and decode engines a load needs.")
     add, known = parser.add_argument, Engines()
     add(
@@ -116,12 +132,12 @@ def main() -> int:
         help="of `tandem bench engine --json FILE`; the flags below go before it",
     )
     add("--prefill-base-s", type=float, help=f"seconds of an empty prefill; without it {known.prefill_base_s:g}")
-    add("--prefill-tokens-per-s", type=float, help=f"of one engine; without it {1 / known.prefill_token_s:g}")
+    add("--prefill-tokens-per-s", type=positive, help=f"of one engine; without it {1 / known.prefill_token_s:g}")
     add("--step-base-s", type=float, help=f"seconds of a step of no sequence; without it {known.step_base_s:g}")
-    add("--step-sequence-s", type=float, help=f"that one more adds; without it {known.step_sequence_s:g}")
+    add("--step-sequence-s", type=positive, help=f"that one more adds; without it {known.step_sequence_s:g}")
     add("--kv-tokens", type=int, help=f"that decode's KV cache holds; without it {known.kv_tokens}")
-    add("--tpot-s", type=float, default=0.03, help="seconds per output token that must hold")
-    add("--cached-share", type=float, default=0.0, help="of prompts, found in prefill's cache")
+    add("--tpot-s", type=positive, default=0.03, help="seconds per output token that must hold")
+    add("--cached-share", type=share, default=0.0, help="of prompts, found in prefill's cache")
     given = parser.parse_args()
     try:
         engines = measured(given.measured.read_text("utf-8")) if given.measured else known

@@ -32,9 +32,7 @@ def new_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, metavar="S", help="play this one only, and print its Story")
     add("--ablate", metavar="SAFEGUARD", help="switch a safeguard off and look for what breaks")
     add("--list", action="store_true", help="list the safeguards and what breaks without them")
-    add(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: %(default)s)"
-    )
+    add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: %(default)s)")
     add("--coverage", action="store_true", help="print how often each row of the tables was visited")
     add("--json", metavar="FILE", help="write the findings there, - for stdout")
     return parser

@@ -65,3 +65,14 @@ def test_measured_engines_are_lines_through_what_was_measured():
 def test_a_file_that_says_nothing_is_refused(text):
     with pytest.raises(BadSettings, match="measure"):
         sizing.measured(text)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--prefill-tokens-per-s=0", "--step-sequence-s=0", "--tpot-s=nan", "--cached-share=2"]
+)
+def test_a_number_that_no_engine_or_load_has_is_refused(flag, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["sizing", flag])
+    with pytest.raises(SystemExit) as ended:
+        sizing.main()
+    assert ended.value.code == 2
+    assert flag.partition("=")[0] in capsys.readouterr().err
