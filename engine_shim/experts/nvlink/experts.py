@@ -11,6 +11,8 @@ a graph gives after a fault is NaN.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,12 +170,9 @@ class NvlinkExperts:
         part = self._parts[flight % len(self._parts)]
         if part.flight is not None:
             raise RankGone(f"Flight {part.flight} has not been received; at most {len(self._parts)} are under way.")
-        try:
+        with self._done_or_refused(part):
             check_inputs(self._shape, self._device, x, topk, weights)
             live = live_tokens(self._token_counts, len(x), num_tokens)
-        except BadRequest:
-            self._refuse(part)
-            raise
         params = part.params
         params.tokens, params.topk_ids, params.weights = x.data_ptr(), topk.data_ptr(), weights.data_ptr()
         params.num_tokens, params.given_tokens = live.data_ptr(), len(x)
@@ -187,12 +186,17 @@ class NvlinkExperts:
         self._flights, part.flight, part.held = flight, flight, (x, topk, weights, live)
         return flight
 
-    def _refuse(self, part: Part) -> None:
-        """The peers are told, or they would wait for this rank: the kernel refuses one token where none is given."""
-        if torch.cuda.is_current_stream_capturing():
-            return
-        part.params.num_tokens, part.params.given_tokens = self._token_counts[1:].data_ptr(), 0
-        self._launch("tandem_dispatch_send", part, 2)
+    @contextmanager
+    def _done_or_refused(self, part: Part) -> Iterator[None]:
+        """What is refused in the block is told to the peers, or they would wait for this rank."""
+        try:
+            yield
+        except BadRequest:
+            if not torch.cuda.is_current_stream_capturing():
+                # The kernel refuses one token where none is given, and tells.
+                part.params.num_tokens, part.params.given_tokens = self._token_counts[1:].data_ptr(), 0
+                self._launch("tandem_dispatch_send", part, 2)
+            raise
 
     def _receive(self, flight: Flight) -> Dispatched:
         part = self._part_of(flight)
@@ -202,8 +206,9 @@ class NvlinkExperts:
 
     def _take_answers(self, flight: Flight, answers: torch.Tensor) -> Part:
         part = self._part_of(flight)
-        check_rows(self._shape, answers, "Answers", "slots")
-        check_memory(answers, "Answers", self._device)
+        with self._done_or_refused(part):
+            check_rows(self._shape, answers, "Answers", "slots")
+            check_memory(answers, "Answers", self._device)
         part.held = (*part.held, answers)
         params = part.params
         params.expert_out, params.both_halves = answers.data_ptr(), 0

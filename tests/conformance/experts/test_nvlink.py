@@ -258,5 +258,24 @@ def test_the_others_are_told_at_once_when_a_rank_is_given_what_does_not_fit() ->
             group.ranks[0].dispatch_send(*_fields(refusing))
 
 
+def test_the_others_are_told_at_once_when_answers_do_not_fit() -> None:
+    shape = replace(SMALL, num_ranks=2)
+    with nvlink_group(shape, timeout_s=30.0) as group:
+        there = on_gpus(StepCase("bad", shape, (4, 4), uniform).step(1))
+        flown = group.dispatch(there)
+        group.wait()
+        answers = [torch.ones(shape.capacity_rows, shape.hidden_size, device=t.x.device) for t in there]
+        fit = [one.bfloat16() for one in answers]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(group.streams[1]):
+            group.ranks[1].combine_send(flown[1][0], fit[1])
+            group.ranks[1].combine_receive(flown[1][0])
+        with torch.cuda.stream(group.streams[0]), pytest.raises(BadRequest, match="Answers must be bfloat16"):
+            group.ranks[0].combine_send(flown[0][0], answers[0])
+        group.wait()
+        status = group.ranks[1].status
+        assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
+
+
 def _fields(tokens: RankTokens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tokens.x, tokens.topk, tokens.weights
