@@ -65,7 +65,7 @@ class Rig:
         await until(lambda: self.at_rest)
 
 
-async def until(is_true: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(is_true: Callable[[], bool], within_s: float = 60.0) -> None:
     """Returns once `is_true`, looking again whenever the event loop has turned; fails after `within_s` seconds."""
     async with asyncio.timeout(within_s):
         while not is_true():
