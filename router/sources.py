@@ -67,6 +67,8 @@ def _known(values: Mapping[str, object], where: str) -> dict[str, object]:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {close[0]}?" if close else "."
             raise BadSettings(f"There is no setting {given!r} ({where}){hint}")
+        if name in known:
+            raise BadSettings(f"{name} stands there twice ({where}), and only one could count.")
         known[name] = value
     return known
 
@@ -87,7 +89,7 @@ def read_table(path: Path, what: str = "settings file") -> dict[str, object]:
         elif path.suffix in (".yaml", ".yml"):
             values = _read_yaml(text)
         else:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise BadSettings(f"The {what} {path} is not valid: {error}.") from error
     if not isinstance(values, dict):
@@ -101,9 +103,33 @@ def _read_yaml(text: str) -> object:
     except ImportError as error:
         raise MissingDependency("YAML settings need PyYAML; install it or write the file as TOML or JSON.") from error
     try:
+        _check_once(yaml.compose(text, Loader=yaml.SafeLoader))
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error).replace("\n", " ")) from error
+
+
+def _once(members: list[tuple[str, object]]) -> dict[str, object]:
+    """The members of an object that names none twice. Raises ValueError for another."""
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands there twice, and only one could count")
+    return dict(members)
+
+
+def _check_once(root: object) -> None:
+    """Raises ValueError where a table in this document of PyYAML's nodes names a member twice, which it lets pass."""
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        value = getattr(node, "value", None)  # of members in pairs, of a list, or text; None for no document
+        if id(node) in seen or not isinstance(value, list):
+            continue
+        seen.add(id(node))  # an anchor may stand in what it names
+        members = [one for one in value if isinstance(one, tuple)]
+        _once([(name.value, None) for name, _ in members if isinstance(name.value, str)])
+        nodes += [one for _, one in members] or value
 
 
 def _convert(name: str, value: object, wanted: object) -> object:

@@ -5,7 +5,7 @@ import pytest
 from router.contract.errors import BadSettings, MissingDependency
 from router.contract.instance import Mode
 from router.settings import Settings
-from router.sources import load
+from router.sources import load, read_table
 
 BASE = {"decode": ("http://d:1",)}
 
@@ -63,6 +63,30 @@ def test_keys_of_yaml_that_are_no_text_are_named(tmp_path, text, name):
     path.write_text(text)
     with pytest.raises(BadSettings, match=f"There is no setting {name} "):
         load(BASE, {}, str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.yaml", "port: 1\nhost: a\nport: 2\n"),
+        ("s.yaml", "engines:\n- url: http://a:1\n  labels: {port: a, port: b}\n"),
+        ("s.json", '{"port": 1, "port": 2}'),
+        ("s.toml", "port = 1\nport = 2\n"),
+        ("s.yaml", "prefill_s: 1\nprefill-s: 2\n"),
+    ],
+)
+def test_a_member_that_stands_there_twice_is_refused(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(BadSettings, match=r"twice|overwrite"):
+        load(BASE, {}, str(path))
+
+
+def test_yaml_may_use_what_it_has_named(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: [*a, *a]\nd: &d [*d]\n")
+    table = read_table(path)
+    assert (table["b"], table["c"]) == ({"x": 3, "y": 2}, [{"x": 1, "y": 2}] * 2)
 
 
 def test_a_missing_file_is_named(tmp_path):
