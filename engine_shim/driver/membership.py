@@ -39,7 +39,7 @@ class Membership:
         self._beat = beat
         self._task: Task[None] | None = None
         self._greeting: dict[EngineId, Task[None]] = {}
-        self._down = False
+        self._down = self._broken = False
         self._leaving = False
 
     async def join(self) -> None:
@@ -73,11 +73,15 @@ class Membership:
                 self._meet(tuple(record.instance for record in await self._store.snapshot()))
                 if self._down:
                     log.info("The store answers again.")
-                self._down = False
+                self._down = self._broken = False
             except StoreDown as error:
                 if not self._down:
                     log.warning("%s Serving goes on.", error.message)
                 self._down = True
+            except Exception:  # the boundary of this task: the fleet would lose this instance by one bad value
+                if not self._broken:
+                    log.exception("A look at the fleet fails by a bug; heartbeats go on.")
+                self._broken = True
             if not self._leaving:
                 await asyncio.sleep(self._beat.every_s)
 

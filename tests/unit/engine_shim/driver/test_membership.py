@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from engine_shim.driver.membership import Beat, Membership
 from router.contract.instance import Role
 from tests.support.fake_engine import FakeEngine
 from tests.support.kitchens import Site, small_layout
+from tests.support.tasks import outlives_errors
 
 
 class Forgetful:
@@ -44,4 +47,19 @@ async def test_who_leaves_says_nothing_more_although_a_cancellation_was_lost():
     async with asyncio.timeout(10):
         await member.leave()
     assert store.told == ["register", "heartbeat", "leave"]
+    await site.aclose()
+
+
+async def test_a_record_that_cannot_be_read_does_not_end_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, store = Site(), Forgetful()
+
+    async def heartbeat(*_: object) -> bool:
+        store.told.append("heartbeat")
+        return True
+
+    store.heartbeat = heartbeat
+    driver = await site.open(Role.PREFILL, FakeEngine(small_layout()))
+    member = Membership(store, driver, Beat(every_s=0.001))
+    await outlives_errors(monkeypatch, store, "snapshot", member._run())
+    assert store.told.count("heartbeat") >= 3
     await site.aclose()
