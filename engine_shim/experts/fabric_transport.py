@@ -19,7 +19,7 @@ from engine_shim.experts.signal import Signal, decode_signal
 from engine_shim.experts.transport import Put
 from engine_shim.fabric.group import FabricGroup, RankCard, Slice
 from engine_shim.fabric.port import Fabric
-from router.contract.errors import RankGone
+from router.contract.errors import HandshakeFailed, RankGone
 from router.contract.kv import Region
 
 CPU = torch.device("cpu")
@@ -62,9 +62,15 @@ class FabricTransport:
         """All ranks can write to each other: some networks take no bytes from those whom they do not know yet.
 
         Raises:
-            HandshakeFailed: a card is of no use.
+            HandshakeFailed: a card is of no use, or of a rank whose memory is divided otherwise.
             RankGone: a rank has not come so far in `wait_for_s`.
         """
+        for rank, card in cards.items():
+            if card.region.num_bytes != self._memory.numel():
+                raise HandshakeFailed(
+                    f"Expert rank {rank} has {card.region.num_bytes} bytes of buffers and rank {self._rank} has "
+                    f"{self._memory.numel()}: give all ranks the same shape, private rows and flights."
+                )
         self._group.connect(cards)
         number, ends_at = self._group.arrive(), time.monotonic() + wait_for_s
         while missing := self._group.missing(number):

@@ -18,7 +18,7 @@ from itertools import count
 
 from engine_shim.core.transfer_plan import Span, TransferPlan
 from engine_shim.fabric.port import CopyKey, CopyOp, CopyOrder, CopyState, Fabric, PeerName
-from router.contract.errors import TransferError
+from router.contract.errors import PeerGone, TransferError
 from router.contract.kv import Region
 
 _ARRIVED = struct.Struct("<8sQ")
@@ -56,7 +56,7 @@ class FabricGroup:
     """Registered with `fabric`."""
     rank: int
     gone: set[int] = field(default_factory=set)
-    """Ranks that are known to be dead."""
+    """Ranks that are known to be dead, or that were written to without a card."""
     _names: dict[int, PeerName] = field(default_factory=dict)
     _ranks: dict[PeerName, int] = field(default_factory=dict)
     _regions: dict[int, Region] = field(default_factory=dict)
@@ -86,6 +86,8 @@ class FabricGroup:
             if one.rank in self.gone:
                 continue
             try:
+                if one.rank not in self._names:
+                    raise PeerGone(f"Rank {one.rank} has never been connected.")
                 self._send(one)
             except TransferError:
                 self.gone.add(one.rank)

@@ -46,9 +46,9 @@ def test_who_leaves_is_not_waited_for(at: str) -> None:
             assert told_at - left_at < 5, "long before the deadline"
 
 
-def two_ranks_here(name: str) -> list[ExpertGroup]:
-    """A group of two ranks of this process, each with an agent of its own."""
-    regions, transports = plan_regions(shape_of(2)), []
+def two_ranks_here(name: str, num_ranks: int = 2) -> list[ExpertGroup]:
+    """Ranks 0 and 1 of a group, in this process, each with an agent of its own."""
+    regions, transports = plan_regions(shape_of(num_ranks)), []
     for rank in range(2):
         memory = take_memory(regions)
         fabric = NixlFabric(f"{name}-{rank}", region_of(memory))
@@ -74,6 +74,15 @@ def test_groups_come_and_go_and_two_of_them_live_side_by_side() -> None:
         gc.collect()
         held.append(len(os.listdir("/proc/self/fd")))
     assert held[-1] <= held[0]
+
+
+def test_a_new_group_can_begin_without_ranks_that_are_lost() -> None:
+    groups = two_ranks_here("left", num_ranks=3)
+    for group in groups:
+        group.mask(frozenset({2}))
+    assert at_once([partial(take_step, group) for group in groups]) == [2.0] * 2
+    for group in groups:
+        group.close()
 
 
 def stop(crew: Crew, rank: int, for_s: float) -> float:

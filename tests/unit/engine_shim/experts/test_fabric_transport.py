@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -15,7 +16,7 @@ from engine_shim.experts.signal import Signal
 from engine_shim.experts.transport import Put
 from engine_shim.fabric.group import FabricGroup, Slice
 from engine_shim.fabric.loopback import LoopbackFabric, LoopbackNetwork
-from router.contract.errors import RankGone
+from router.contract.errors import HandshakeFailed, RankGone
 
 REGIONS = plan_regions(ExpertShape(3, 3, 1, 128, 4))
 
@@ -67,6 +68,14 @@ def test_a_rank_that_is_dead_already_is_not_waited_for() -> None:
     with pytest.raises(RankGone, match=r"\[2\] did not connect"):
         first.connect(cards, wait_for_s=60.0)
     assert time.monotonic() - began < 10
+
+
+def test_ranks_of_other_shapes_do_not_connect() -> None:
+    first, _second, _third = ranks = three()
+    cards = {rank: transport.card() for rank, transport in enumerate(ranks)}
+    other = replace(cards[2].region, num_bytes=cards[2].region.num_bytes + 64)
+    with pytest.raises(HandshakeFailed, match=r"Expert rank 2 has .* and rank 0 has .* the same shape"):
+        first.connect(cards | {2: replace(cards[2], region=other)})
 
 
 def test_notices_that_are_no_signals_are_nothing() -> None:

@@ -78,6 +78,12 @@ def test_a_rank_that_dies_while_a_slice_is_on_its_way_is_known(ranks: Ranks) -> 
     assert not ranks.groups[0].busy
 
 
+def test_a_rank_without_a_card_cannot_be_reached(ranks: Ranks) -> None:
+    ranks.groups[0].scatter([Slice(3, 0, 0, 4, b"one"), Slice(2, 0, 0, 4, b"two")])
+    assert ranks.groups[0].gone == {3}
+    assert ranks.poll(2) == [[(0, b"two")]]
+
+
 def test_a_dead_rank_is_known_and_the_others_are_served(ranks: Ranks) -> None:
     ranks.groups[1].close()
     ranks.groups[0].scatter([Slice(1, 0, 0, 4, b"one"), Slice(2, 0, 0, 4, b"two")])
