@@ -190,6 +190,11 @@ def _check_advertised(host: str, advertise_host: str) -> None:
         )
 
 
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""The words that the router takes, too."""
+_WANTED = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+
+
 def read_settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> ShimSettings:
     """Settings from flags, environment and `--config FILE`, in this order of precedence.
 
@@ -269,9 +274,7 @@ def _convert(name: str, value: object) -> object:
     kind = str(next(one.type for one in fields(ShimSettings) if one.name == name))
     try:
         if kind == "bool":
-            return (
-                value if isinstance(value, bool) else {"1": True, "true": True, "0": False, "false": False}[str(value)]
-            )
+            return _TRUTH[str(value).lower()]
         return {"int": int, "float": float, "str": str}[kind](str(value))
     except (ValueError, KeyError) as error:
-        raise BadSettings(f"--{_flag(name)} must be of type {kind}, not {value!r}.") from error
+        raise BadSettings(f"--{_flag(name)} must be {_WANTED[kind]}, not {value!r}.") from error

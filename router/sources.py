@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_origin, get_type_hints
+from typing import get_type_hints
 
 from router.contract.errors import BadSettings, MissingDependency
 from router.settings import SECRETS, Settings, check
@@ -132,26 +132,40 @@ def _check_once(root: object) -> None:
         nodes += [one for _, one in members] or value
 
 
+_WANTED: dict[object, str] = {
+    tuple[str, ...]: "a list of texts",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+}
+"""The types of settings, for messages."""
+
+
 def _convert(name: str, value: object, wanted: object) -> object:
-    """`value` as the field's type; text stands for any type, as flags and environment give it."""
+    """`value` as the field's type; text stands for any type, as flags and environment give it. Raises BadSettings."""
     try:
-        if get_origin(wanted) is tuple:
-            assert get_args(wanted) == (str, ...)  # the only kind of list there is
-            parts = value.split(",") if isinstance(value, str) else value
-            if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
-                raise ValueError("a list of strings is wanted")
-            return tuple(part.strip().rstrip("/") for part in parts if part.strip())
-        if wanted is bool:
-            return _as_bool(value)
-        if wanted is int and isinstance(value, (int, str)) and not isinstance(value, bool):
-            return int(value)
-        if wanted is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-            return float(value)
-        if wanted is str and isinstance(value, str):
-            return value
+        return _read(value, wanted)
     except (ValueError, OverflowError) as error:
-        raise BadSettings(f"{name} cannot be {value!r}: {error}.") from error
-    raise BadSettings(f"{name} cannot be {'what it is set to' if name in SECRETS else repr(value)}.")
+        shown = "what it is set to" if name in SECRETS else repr(value)
+        raise BadSettings(f"{name} cannot be {shown}; give {_WANTED[wanted]}.") from error
+
+
+def _read(value: object, wanted: object) -> object:
+    """Raises ValueError or OverflowError for what is not of the type."""
+    if wanted == tuple[str, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        if isinstance(parts, (list, tuple)) and all(isinstance(part, str) for part in parts):
+            return tuple(part.strip().rstrip("/") for part in parts if part.strip())
+    elif wanted is bool:
+        return _as_bool(value)
+    elif wanted is int and isinstance(value, (int, str)) and not isinstance(value, bool):
+        return int(value)
+    elif wanted is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return float(value)
+    elif wanted is str and isinstance(value, str):
+        return value
+    raise ValueError  # without the value, which may be a secret
 
 
 def _as_bool(value: object) -> bool:
@@ -159,4 +173,4 @@ def _as_bool(value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
         return value.lower() in ("1", "true", "yes", "on")
-    raise ValueError("true or false is wanted")
+    raise ValueError  # without the value, which may be a secret

@@ -23,14 +23,19 @@ def test_json_files_are_read_and_defaults_stay(tmp_path: Path) -> None:
     assert settings == ShimSettings(kv_wait_for_s=2.5)
 
 
+@pytest.mark.parametrize(("word", "value"), [("1", True), ("True", True), ("on", True), ("no", False), ("OFF", False)])
+def test_a_switch_takes_the_words_that_the_router_takes(word: str, value: bool) -> None:
+    assert read_settings([], {"TANDEM_SHIM_PREFIX_CACHE": word}).prefix_cache is value
+
+
 @pytest.mark.parametrize(
     ("environ", "text"),
     [
         ({"TANDEM_SHIM_PROT": "1"}, "Did you mean port?"),
-        ({"TANDEM_SHIM_PORT": "x"}, "--port must be of type int"),
+        ({"TANDEM_SHIM_PORT": "x"}, "--port must be a whole number"),
         ({"TANDEM_SHIM_PORT": "70000"}, "0 to 65535"),
         ({"TANDEM_SHIM_ROLE": "cook"}, "one of prefill, decode, both"),
-        ({"TANDEM_SHIM_PREFIX_CACHE": "maybe"}, "--prefix-cache must be of type bool"),
+        ({"TANDEM_SHIM_PREFIX_CACHE": "maybe"}, "--prefix-cache must be true or false"),
         ({"TANDEM_SHIM_BLOCK_TOKENS": "0"}, "--block-tokens must be at least 1"),
         ({"TANDEM_SHIM_RECALL_LEAST_TOKENS": "-1"}, "--recall-least-tokens must be 0 or at least 1"),
         ({"TANDEM_SHIM_RECALL_WAIT_FOR_S": "0"}, "--recall-wait-for-s must be more than 0 seconds"),

@@ -141,3 +141,20 @@ def test_variables_of_other_commands_and_of_kubernetes_are_none_of_ours():
 )
 def test_values_become_their_type(name, value, read):
     assert getattr(load(BASE | {name: value}, {}, None), name) == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("port", "x", "port cannot be 'x'; give a whole number."),
+        ("total_s", True, "total_s cannot be True; give a number."),
+        ("access_log", "maybe", "access_log cannot be 'maybe'; give true or false."),
+        ("prefill", 1, "prefill cannot be 1; give a list of texts."),
+        ("store", 1, "store cannot be 1; give a text."),
+        ("engine_key", 12345, "engine_key cannot be what it is set to; give a text."),
+    ],
+)
+def test_a_value_of_another_type_is_told_what_to_give(name, value, message):
+    with pytest.raises(BadSettings) as refused:
+        load(BASE | {name: value}, {}, None)
+    assert refused.value.message == message
