@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured case, of the slowest rank; microseconds a step."""
+    """One measured case, of the slowest rank; microseconds a step.
+
+    Percentiles are over graphs, each of which is a mean over its steps: the tail of single steps is longer.
+    """
 
     what: str
     tokens: int

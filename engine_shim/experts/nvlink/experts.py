@@ -26,14 +26,22 @@ from engine_shim.experts.nvlink.region import RegionPlan, kernel_columns
 from engine_shim.experts.port import Dispatched, Flight, Phase, Status
 from engine_shim.experts.quantise import Rows
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape
-from router.contract.errors import BadRequest, RankGone
+from router.contract.errors import BadRequest, BadSettings, Impossible, RankGone
 
 BLOCKS_PER_SM = 2
 WARPS_SENDING, WARPS_RECEIVING = 16, 14
 """Warps of a block in the kernels; csrc/params.cuh and csrc/combine_recv.cu."""
 SPREAD_COLUMNS = 1024
 """Of a row, by one warp, in fp8; csrc/dispatch_recv.cu."""
-TIMED_OUT, BAD_EXPERT, TOO_MANY_TOKENS, PEER_REFUSED = 1, 2, 3, 4
+TIMED_OUT, BAD_EXPERT, TOO_MANY_TOKENS, PEER_REFUSED, TOO_FEW_ANSWERS = 1, 2, 3, 4, 5
+
+
+REFUSALS = {
+    BAD_EXPERT: "a chosen expert does not exist",
+    TOO_MANY_TOKENS: "too many tokens, or what does not fit, were given",
+    TOO_FEW_ANSWERS: "fewer answers than slots were given",
+}
+MOST_TIMEOUT_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,18 @@ class NvlinkSettings:
     timeout_s: float = 10.0
     """The longest wait for a peer."""
 
+    def __post_init__(self) -> None:
+        """Raise BadSettings for a wait that the kernels' clock cannot count."""
+        if not 0 < self.timeout_s <= MOST_TIMEOUT_S:
+            raise BadSettings(f"A wait for a peer is over 0 and at most {MOST_TIMEOUT_S:.0f} s, not {self.timeout_s}.")
+
 
 class NvlinkExperts:
-    """See Experts; x and answers are of one dtype and on the rank's GPU, and kernels run on the current stream."""
+    """See Experts; x and answers are of one dtype and on the rank's GPU.
+
+    Kernels run on the current stream, which must be one and the same for all halves of all flights: kernels that wait
+    on one stream could keep those from starting, on another, that they wait for.
+    """
 
     def __init__(
         self,
@@ -120,7 +137,10 @@ class NvlinkExperts:
         return self._part_of(flight).answers
 
     def combine_send(self, flight: Flight, answers: torch.Tensor) -> None:
-        """See Experts; answers are of x's dtype, the slots of Dispatched.rows or at least those with rows."""
+        """See Experts; answers are of x's dtype, one for each slot up to the end of the last expert's.
+
+        That there are enough only the GPU knows: where there are not, this and the next half fail, and the peers hear.
+        """
         part = self._take_answers(flight, answers)
         self._launch("tandem_combine_send", part, self._blocks_for_slices())
 
@@ -142,7 +162,9 @@ class NvlinkExperts:
         self._check_sound()
 
     def mask(self, peers: frozenset[int]) -> None:
-        """See Experts."""
+        """See Experts; no flight is under way, since its kernels would take some ranks for masked and some not."""
+        if any(part.flight is not None for part in self._parts):
+            raise Impossible("Ranks are masked between flights; receive those that are under way first.")
         living = frozenset(range(self._shape.num_ranks)) - peers
         if self._rank not in living:
             raise BadRequest(f"Rank {self._rank} cannot mask itself.")
@@ -211,7 +233,7 @@ class NvlinkExperts:
             check_memory(answers, "Answers", self._device)
         part.held = (*part.held, answers)
         params = part.params
-        params.expert_out, params.both_halves = answers.data_ptr(), 0
+        params.expert_out, params.given_rows, params.both_halves = answers.data_ptr(), len(answers), 0
         params.copy_expert_out = int(not self._dedup and answers.data_ptr() != part.answers.data_ptr())
         return part
 
@@ -267,8 +289,7 @@ class NvlinkExperts:
                 f"Rank {status.peer} was given what it cannot do and takes no part in step {status.epoch}; "
                 "its own error says why; start the group again."
             )
-        what = "a chosen expert does not exist" if fault == BAD_EXPERT else "too many tokens, or unfit ones, were given"
-        raise BadRequest(f"In step {status.epoch} {what}; the group has to start again.")
+        raise BadRequest(f"In step {status.epoch} {REFUSALS[fault]}; the group has to start again.")
 
 
 def _bits(ranks: range | frozenset[int]) -> int:

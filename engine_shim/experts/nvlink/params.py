@@ -47,6 +47,7 @@ NUMBERS = (
     "hidden",
     "max_tokens",
     "given_tokens",
+    "given_rows",
     "chunks",
     "align",
     "ids_are_64",

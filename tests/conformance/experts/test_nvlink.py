@@ -11,7 +11,7 @@ from engine_shim.experts.port import Phase
 from engine_shim.experts.quantise import DTYPES
 from engine_shim.experts.reference import RankTokens, reference_combine, reference_dispatch
 from engine_shim.experts.shape import ExpertNumerics, ExpertShape, RowFormat
-from router.contract.errors import BadRequest, RankGone
+from router.contract.errors import BadRequest, Impossible, RankGone
 from tests.support.expert_steps import EIGHT_CASES, SMALL, STEP_CASES, StepCase, gaps, uniform
 from tests.support.nvlink_groups import NvlinkGroup, devices_for, load_every_kernel, nvlink_group
 
@@ -254,7 +254,7 @@ def test_the_others_are_told_at_once_when_a_rank_is_given_what_does_not_fit() ->
         group.wait()
         status = group.ranks[1].status
         assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
-        with pytest.raises(BadRequest, match="unfit ones"):
+        with pytest.raises(BadRequest, match="what does not fit"):
             group.ranks[0].dispatch_send(*_fields(refusing))
 
 
@@ -275,6 +275,45 @@ def test_the_others_are_told_at_once_when_answers_do_not_fit() -> None:
         group.wait()
         status = group.ranks[1].status
         assert (status.epoch, status.phase, status.peer) == (1, Phase.REFUSED, 0)
+
+
+@pytest.mark.parametrize("numerics", ExpertNumerics)
+def test_too_few_answers_are_told_to_all(numerics: ExpertNumerics) -> None:
+    shape = replace(SMALL, num_ranks=2, numerics=numerics)
+    with nvlink_group(shape, timeout_s=30.0) as group:
+        there = on_gpus(StepCase("short", shape, (4, 4), uniform).step(1))
+        flown = group.dispatch(there)
+        group.wait()
+        ends = [int(held.target.expert_offsets[-1]) for _, held in flown]
+        answers = [
+            torch.ones(end - rank, shape.hidden_size, dtype=torch.bfloat16, device=t.x.device)
+            for rank, (end, t) in enumerate(zip(ends, there, strict=True))
+        ]
+        out = torch.zeros_like(there[0].x)
+        torch.cuda.synchronize()
+        for rank, stream, (flight, _), given in zip(group.ranks, group.streams, flown, answers, strict=True):
+            with torch.cuda.stream(stream):
+                rank.combine_send(flight, given)
+        with torch.cuda.stream(group.streams[0]):
+            group.ranks[0].combine_receive(flown[0][0], out)
+        group.wait()
+        told = [rank.status for rank in group.ranks]
+        assert (told[1].phase, told[1].peer, told[1].expected, told[1].seen) == (Phase.COMBINE, 1, ends[1], ends[1] - 1)
+        assert (told[0].phase, told[0].peer) == (Phase.REFUSED, 1)
+        assert out.isnan().all()
+        with pytest.raises(BadRequest, match="fewer answers"):
+            group.ranks[1].combine_receive(flown[1][0])
+
+
+def test_ranks_are_masked_between_flights() -> None:
+    shape = replace(SMALL, num_ranks=1)
+    with nvlink_group(shape) as group:
+        (tokens,) = on_gpus(StepCase("mask", shape, (4,), uniform).step(1))
+        with torch.cuda.stream(group.streams[0]):
+            group.ranks[0].dispatch_send(*_fields(tokens))
+        with pytest.raises(Impossible, match="between flights"):
+            group.ranks[0].mask(frozenset({3}))
+        group.wait()
 
 
 def _fields(tokens: RankTokens) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,9 +10,17 @@
 
 namespace tandem {
 
+// The engine gave a row for every slot; with fewer the rows behind them would be read.
+__device__ __forceinline__ bool has_answers(const Params& p) {
+    const int slots = p.expert_start[p.local_experts];
+    if (slots <= p.given_rows) return true;
+    if (blockIdx.x == 0 && threadIdx.x == 0) report(p, TOO_FEW_ANSWERS, COMBINE, p.me, slots, p.given_rows);
+    return false;
+}
+
 __global__ __launch_bounds__(THREADS, 2) void combine_ready_kernel(const __grid_constant__ Params p) {
     begin_after_previous();
-    if (has_failed(p)) return;
+    if (has_failed(p) || !has_answers(p)) return;
     const uint32_t epoch = p.state->epoch + 1;
     const uint64_t alive = *p.alive;
     if (p.copy_expert_out) {
@@ -75,7 +83,7 @@ __device__ __forceinline__ void reduce_slice(const Params& p, const Slice& slice
 template <bool F32>
 __global__ __launch_bounds__(THREADS, 2) void combine_reduce_kernel(const __grid_constant__ Params p) {
     begin_after_previous();
-    if (has_failed(p)) return;
+    if (has_failed(p) || !has_answers(p)) return;
     const uint32_t epoch = p.state->epoch + 1;
     const uint64_t alive = *p.alive;
     int most = 0;

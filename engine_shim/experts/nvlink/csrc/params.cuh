@@ -20,7 +20,7 @@ constexpr int SCALE_BLOCK = 128;
 constexpr int MAX_SCALES = 256;
 
 enum Phase : uint32_t { COUNTS = 1, DISPATCH = 2, COMBINE = 4, REFUSED = 5 };  // as engine_shim/experts/port.py numbers them
-enum Fault : uint32_t { TIMED_OUT = 1, BAD_EXPERT = 2, TOO_MANY_TOKENS = 3, PEER_REFUSED = 4 };
+enum Fault : uint32_t { TIMED_OUT = 1, BAD_EXPERT = 2, TOO_MANY_TOKENS = 3, PEER_REFUSED = 4, TOO_FEW_ANSWERS = 5 };
 
 // In pinned host memory: a host load reads it between graph replays. `fault` is written last.
 struct Status {
@@ -51,10 +51,10 @@ struct Params {
     const void* topk_ids;   // int32 or int64 [max_tokens, topk]
     const float* weights;   // [max_tokens, topk]
     const int* num_tokens;  // the live token count, at most given_tokens
-    const void* expert_out;  // bf16 [max_rows, hidden]
+    const void* expert_out;  // bf16 [given_rows, hidden]
     void* out;               // bf16 [max_tokens, hidden]
     uint64_t timeout_ns;
-    int me, ranks, experts, local_experts, topk, hidden, max_tokens, given_tokens, chunks, align, ids_are_64, fp8, f32, copy_expert_out, both_halves;
+    int me, ranks, experts, local_experts, topk, hidden, max_tokens, given_tokens, given_rows, chunks, align, ids_are_64, fp8, f32, copy_expert_out, both_halves;
 };
 
 __device__ __forceinline__ int row_bytes(const Params& p) { return p.fp8 ? p.hidden : 2 * p.hidden; }

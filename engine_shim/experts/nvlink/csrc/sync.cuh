@@ -56,7 +56,9 @@ __device__ __forceinline__ bool has_come(uint32_t seen, uint32_t epoch) { return
 __device__ __forceinline__ bool has_failed(const Params& p) { return *static_cast<volatile uint32_t*>(p.error) != 0u; }
 
 // A rank that was given what cannot be done says so to the living ones, or they would wait for it until their deadline.
+// Whoever hears of it also sees what this rank has told before.
 __device__ __forceinline__ void refuse_to_all(const Params& p) {
+    fence_sys();
     for (int r = 0; r < p.ranks; ++r)
         if (r != p.me && is_alive(*p.alive, r)) store_sys(reinterpret_cast<uint32_t*>(p.region[r] + p.refused), p.me + 1);
 }
@@ -72,14 +74,12 @@ static __device__ __noinline__ void report(const Params& p, Fault fault, Phase p
     status->seen = seen;
     __threadfence_system();
     status->fault = fault;
-    if (fault == BAD_EXPERT || fault == TOO_MANY_TOKENS) refuse_to_all(p);
+    if (fault != TIMED_OUT && fault != PEER_REFUSED) refuse_to_all(p);
 }
-// True once a living peer has refused; that is then this rank's fault, too.
-__device__ __forceinline__ bool is_refused(const Params& p) {
-    const uint32_t said = *reinterpret_cast<volatile uint32_t*>(p.region[p.me] + p.refused);
-    if (said == 0u || !is_alive(*p.alive, static_cast<int>(said) - 1)) return false;
-    report(p, PEER_REFUSED, REFUSED, static_cast<int>(said) - 1, 0, 0);
-    return true;
+// The living peer that has refused, or -1.
+__device__ __forceinline__ int refuser(const Params& p) {
+    const int said = static_cast<int>(load_acquire_sys(reinterpret_cast<const uint32_t*>(p.region[p.me] + p.refused))) - 1;
+    return said >= 0 && is_alive(*p.alive, said) ? said : -1;
 }
 // Names the first living rank that has not come in this phase, and says how many were awaited and how many have come.
 static __device__ __noinline__ void report_late(const Params& p, Phase phase, uint32_t epoch) {
@@ -105,7 +105,13 @@ __device__ __forceinline__ bool spin(const Params& p, Phase phase, uint32_t epoc
     for (uint32_t turn = 1;; ++turn) {
         if (ready()) return true;
         if (turn % 64 != 0) continue;
-        if (has_failed(p) || is_refused(p)) return false;
+        if (has_failed(p)) return false;
+        if (const int who = refuser(p); who >= 0) {
+            // It may have refused a later step, and have done all of this one.
+            if (ready()) return true;
+            report(p, PEER_REFUSED, REFUSED, who, 0, 0);
+            return false;
+        }
         if (clock_ns() > deadline) {
             report_late(p, phase, epoch);
             return false;
