@@ -6,7 +6,7 @@ exchange behind ASGI.
 
 While a hooked request runs, its HookClient stands where uvicorn keeps the running cycle, so uvicorn's own rules for
 pipelining, disconnects and shutdown hold for it. What is leant on of uvicorn 0.54 (`cycle` and its attributes, `url`,
-`headers`, `pipeline`, `on_response_complete`, the parser callbacks) is listed and tested in
+`headers`, `pipeline`, `flow`, `on_response_complete`, `_start_asgi_task`, the parser callbacks) is listed and tested in
 tests/unit/router/api/test_hook.py.
 """
 

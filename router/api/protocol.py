@@ -6,8 +6,9 @@ import asyncio
 from typing import Any, cast
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from router.api.door import Door, name_of
@@ -17,6 +18,8 @@ from router.contract.errors import BadRequest, HeadersTooLarge, RequestTimeout, 
 
 _HEADER_BYTES = 4
 """Of each header line beside name and value."""
+MAX_BEHIND = 8
+"""Requests that may wait behind a running one before no more is read of their connection."""
 
 
 class DoorProtocol(HttpToolsProtocol):
@@ -46,6 +49,8 @@ class DoorProtocol(HttpToolsProtocol):
         """Why the request that is arriving, and with it the connection, is refused."""
         self._arrival: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._carried: RequestResponseCycle | None = None
+        """Whose request ASGI carries out; `cycle` is that of the last one to arrive, which may wait behind it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The first request's time to arrive starts here."""
@@ -56,6 +61,10 @@ class DoorProtocol(HttpToolsProtocol):
         """No request is awaited any more, and nothing keeps this object alive."""
         self.end_arrival()
         self._end_stall()
+        carried, self._carried = self._carried, None
+        if carried is not None and not carried.response_complete:  # uvicorn tells only the last one to arrive
+            carried.disconnected = True
+            carried.message_event.set()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn leaves its timer to a connection that was reset
 
@@ -127,6 +136,12 @@ class DoorProtocol(HttpToolsProtocol):
         # uvicorn types extensions as dictionaries; ASGI leaves a server's own to the server.
         self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[dict-item]
         super().on_headers_complete()
+        if 0 < len(self.pipeline) < MAX_BEHIND:
+            self.flow.resume_reading()  # else nobody would see that the client leaves before the answer begins
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._carried = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_chunk_header(self) -> None:
         """A chunk begins; unless a byte of it follows, it is the last one."""

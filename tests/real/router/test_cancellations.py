@@ -68,3 +68,20 @@ async def test_random_cancellations_leave_engines_idle_and_nothing_held(mode):
         assert [(await r.client.post(PATH, json=BODY)).status_code for _ in range(8)] == [200] * 8
         text = (await r.client.get("/metrics")).text
         assert 'outcome="abandoned"' in text and 'outcome="failed"' not in text
+
+
+@pytest.mark.parametrize("data_path", ["hook", "asgi"])
+@pytest.mark.parametrize("header", ["Accept: */*", "Expect: 100-continue"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_with_a_further_request_behind_the_running_one(
+    data_path: str, header: str, stream: bool
+) -> None:
+    async with rig(data_path=data_path) as r:
+        r.behave(r.decode, num_events=2000, gap_s=0.01, delay_s=0.0 if stream else 60.0)
+        wire = await Wire.to(r.port)
+        for _ in range(2):
+            wire.send(post(PATH, BODY | {"stream": stream}, header))
+        await until(lambda: r.decode.num_open == 1)
+        wire.cut()
+        await until(lambda: r.at_rest, within_s=10.0)
+        assert [one.aborted for one in r.decode.seen] == [True]

@@ -15,6 +15,7 @@ from router.api.door import NOT_PLAIN, DoorLimits
 from router.api.gate import Gate
 from router.api.hook import HookProtocol
 from router.api.keys import Keyring
+from router.api.protocol import MAX_BEHIND
 from router.core.intake import Endpoint
 from router.core.timing import Deadlines
 from tests.support.transports import KeptTransport
@@ -61,7 +62,14 @@ def test_it_is_the_uvicorn_that_was_read():
     assert version("uvicorn").startswith("0.54.")
     for name in ("on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "on_message_complete"):
         assert callable(getattr(HttpToolsProtocol, name))
-    for name in ("on_response_complete", "timeout_keep_alive_handler", "shutdown", "pause_writing", "resume_writing"):
+    for name in (
+        "on_response_complete",
+        "timeout_keep_alive_handler",
+        "shutdown",
+        "pause_writing",
+        "resume_writing",
+        "_start_asgi_task",
+    ):
         assert callable(getattr(HttpToolsProtocol, name))
 
 
@@ -191,3 +199,12 @@ async def test_the_running_client_hears_of_the_connection(made):
     made.connection_lost(None)
     assert heard == ["on_client_paused", "on_client_resumed", "on_client_gone"]
     assert client.disconnected
+
+
+async def test_only_so_many_requests_are_read_behind_a_running_one(made):
+    made.data_received(post())
+    for _ in range(MAX_BEHIND - 1):
+        made.data_received(post())
+        assert not made.transport.paused
+    made.data_received(post())
+    assert made.transport.paused and len(made.pipeline) == MAX_BEHIND
