@@ -44,6 +44,8 @@ async def test_d8_a_replica_sees_the_load_that_another_has_made_and_its_end() ->
         assert len(other.seen) == 10
         # d0 does not notice that its hundred are gone until the other replica says so.
         s.decode.behaviour = HALF_OPEN
+        # What the killed one has not told the store yet, only engines' own deadlines would end.
+        await s.open_tickets_are(100)
         await first.kill()
         await asyncio.gather(*streams)
         await until(lambda: s.decode.num_open == 0)
