@@ -20,7 +20,7 @@ reached, each to all others at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from statistics import linear_regression
 
 from engine_shim.bench.expert_scale import NUM_EXPERTS, TOP_K, missed
 from engine_shim.experts.shape import ExpertNumerics
@@ -95,14 +95,10 @@ def leaving_bytes(num_ranks: int, numerics: ExpertNumerics, half: str, tokens: i
     return tokens * rows * ROW_BYTES[half]
 
 
-@cache
 def link() -> Link:
     """The line through EXCHANGES; least squares."""
-    sizes, times = zip(*EXCHANGES, strict=True)
-    mean_size, mean_us = sum(sizes) / len(sizes), sum(times) / len(times)
-    spread = sum((size - mean_size) ** 2 for size in sizes)
-    slope = sum((size - mean_size) * (us - mean_us) for size, us in EXCHANGES) / spread
-    return Link(mean_us - slope * mean_size, 1 / slope)
+    us_per_byte, base_us = linear_regression(*zip(*EXCHANGES, strict=True))
+    return Link(base_us, 1 / us_per_byte)
 
 
 def kernels_bytes_per_us(half: str) -> float:

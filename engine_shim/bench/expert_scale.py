@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
+from statistics import fmean, linear_regression
 
 NODE = 8
 """GPUs of a node."""
@@ -90,12 +91,9 @@ def fit(wire: str, half: str) -> Fit:
     """The line through what was published, less the bytes; least squares over RANKS."""
     peers = [float(ranks - NODE) for ranks in RANKS]
     rest = [us - bytes_us(n, half, "exact") for us, n in zip(PUBLISHED[wire, half], RANKS, strict=True)]
-    mean_peers, mean_rest = sum(peers) / len(peers), sum(rest) / len(rest)
-    spread = sum((one - mean_peers) ** 2 for one in peers)
-    slope = sum((a - mean_peers) * (b - mean_rest) for a, b in zip(peers, rest, strict=True)) / spread
     # A message does not cost less than nothing; where the figures say so, they say that it costs nothing.
-    slope = max(slope, 0.0)
-    base = mean_rest - slope * mean_peers
+    slope = max(linear_regression(peers, rest).slope, 0.0)
+    base = fmean(rest) - slope * fmean(peers)
     errors = [abs(base + slope * a - b) for a, b in zip(peers, rest, strict=True)]
     return Fit(base, slope, max(errors))
 

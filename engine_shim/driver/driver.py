@@ -77,11 +77,11 @@ class Driver:
         self._tokenizer = bench.tokenizer
         self.instance = bench.instance
         self.ready = True
-        self.ended: asyncio.Future[EngineDown] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[EngineDown] = loop.create_future()
         """Done once nothing can be served any more; the process is to end, and be started again."""
         self._ids = itertools.count(1)
         self._taken_back = TakenBack()
-        loop = asyncio.get_running_loop()
         self._running = Running(loop, self._on_early_end)
         self._engine = bench.run_engine(loop, self.on_engine_events, self.on_down)
         self._desks = bench.desks

@@ -34,13 +34,12 @@ WARPS_SENDING, WARPS_RECEIVING = 16, 14
 SPREAD_COLUMNS = 1024
 """Of a row, by one warp, in fp8; csrc/dispatch_recv.cu."""
 TIMED_OUT, BAD_EXPERT, TOO_MANY_TOKENS, PEER_REFUSED, TOO_FEW_ANSWERS = 1, 2, 3, 4, 5
-
-
 REFUSALS = {
     BAD_EXPERT: "a chosen expert does not exist",
     TOO_MANY_TOKENS: "too many tokens, or what does not fit, were given",
     TOO_FEW_ANSWERS: "fewer answers than slots were given",
 }
+"""What the host says of a fault that is this rank's own."""
 MOST_TIMEOUT_S = 86_400.0
 
 
