@@ -11,12 +11,11 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
-from urllib.parse import urlsplit
 
 import httptools
 
 from router.contract.errors import BadSettings, Blame, LegBroken, LegTimeout, LegUnreachable
-from router.contract.hosts import authority
+from router.contract.hosts import authority, split_http_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +34,13 @@ class Target:
         Raises:
             BadSettings: not an http or https URL with a host.
         """
-        unusable = BadSettings(f"{url!r} is no server's URL; give something like http://127.0.0.1:8000.")
         try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as error:  # half a pair of brackets, or a port that is none
-            raise unusable from error
-        if host is None or parts.scheme not in ("http", "https"):
-            raise unusable
+            parts = split_http_url(url)
+        except ValueError as error:
+            raise BadSettings(f"{url!r} is no server's URL; give something like http://127.0.0.1:8000.") from error
         tls = parts.scheme == "https"
         prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        return cls(host, port or (443 if tls else 80), tls, prefix)
+        return cls(parts.hostname or "", parts.port or (443 if tls else 80), tls, prefix)
 
     @property
     def base_url(self) -> str:

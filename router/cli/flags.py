@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from urllib.parse import urlsplit
 
 from router.cli.setup import EngineChoice
 from router.contract.gpus import gpu_numbers
+from router.contract.hosts import split_http_url
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -26,9 +26,8 @@ def new_parser(command: str, description: str) -> argparse.ArgumentParser:
 def http_url(text: str) -> str:
     """The `type` of a flag that names a server: an http or https URL with a host and, if it names one, a port."""
     try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # half a pair of brackets, or a port that is none
+        good = split_http_url(text).port != 0
+    except ValueError:
         good = False
     if not good:
         raise argparse.ArgumentTypeError(f"{text!r} is no server's URL; give something like http://127.0.0.1:8000")

@@ -1,9 +1,10 @@
-"""Hosts: who can call an address that a process listens on, and how it stands in a URL."""
+"""Hosts: who can call an address that a process listens on, how it stands in a URL, and what a URL says of it."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
 
 
 class Reach(StrEnum):
@@ -31,3 +32,16 @@ def reach_of(host: str) -> Reach:
 def authority(host: str, port: int | str) -> str:
     """Host and port as they stand in a URL; IPv6 addresses in brackets (RFC 3986, 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_http_url(url: str) -> SplitResult:
+    """The parts of an http or https URL; its host, and its port where there is one, can be read.
+
+    Raises:
+        ValueError: another URL, half a pair of brackets, or a port that is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(url)
+    _ = parts.port  # raises ValueError for what is no port
+    return parts
